@@ -1,0 +1,31 @@
+"""A tour of the Python surface, on the demo model."""
+
+import torch
+
+import plait
+from plait.engine.events import Result, Token
+from plait.engine.sampling import Sampling
+
+blueprint = plait.blueprint("gemma-3-270m")  # no torch needed: what the model is
+print(len(blueprint.layers), blueprint.hidden, blueprint.evidence["full.rope.theta"].key)
+
+engine = plait.load("gemma-3-270m")  # dtype="bfloat16" halves the memory
+tokens = engine.tokenizer.encode_markup("The capital of France is")
+
+# The same bits, whole or in pieces.
+whole = engine.logits(tokens)
+pieces = engine.logits(tokens, split=[1, 2, len(tokens) - 3])
+print(tuple(whole.shape), torch.equal(whole, pieces))
+
+# Typed events, ending in a result. The seed fixes the text.
+for event in engine.generate(tokens, sampling=Sampling(temperature=0.8, top_k=40, seed=3), max_tokens=8):
+    if isinstance(event, Token):
+        print(event.position, repr(event.text))
+    elif isinstance(event, Result):
+        print(event.finish_reason, event.usage)
+
+# A sequence that is kept: its state, its last logits, what it holds.
+session = engine.session(tokens)
+session.append([int(session.logits.argmax())])
+print(session.position, session.held())
+session.close()

@@ -1,0 +1,1 @@
+"""What a model costs, counted from its blueprint: parameters and memory."""

@@ -1,0 +1,115 @@
+"""Consistency of a blueprint: what no config may say, whatever its family."""
+
+from __future__ import annotations
+
+from plait.blueprint.spec import (
+    Attention,
+    Blueprint,
+    Both,
+    Gated,
+    GatedDeltaNet,
+    LatentAttention,
+    Layer,
+    Mixture,
+    Rope,
+)
+from plait.errors import ConfigError, fault
+
+__all__ = ["check", "not_run"]
+
+
+def _rope_fits(rope: Rope, dims: int) -> bool:
+    last = rope.pairs - 1 if rope.pairs else 0
+    if rope.pairing == "half":
+        return rope.pairs <= rope.distance and rope.start + last + rope.distance < dims
+    return rope.start + 2 * rope.pairs <= dims
+
+
+def _mixer_faults(index: int, layer: Layer, blueprint: Blueprint) -> list[tuple[str, object, object]]:
+    mixer = layer.mixer
+    faults: list[tuple[str, object, object]] = []
+    if isinstance(mixer, Attention):
+        if mixer.kv_heads < 1:
+            faults.append(("KV heads", "at least 1", mixer.kv_heads))
+        elif mixer.heads % mixer.kv_heads:
+            faults.append(("heads", f"a multiple of {mixer.kv_heads} KV heads", mixer.heads))
+        if mixer.window is not None and mixer.window < 1:
+            faults.append(("window", "at least 1", mixer.window))
+        if mixer.rope is not None and not _rope_fits(mixer.rope, mixer.qk_dim):
+            faults.append(("rotated dims", f"at most the head size {mixer.qk_dim}", mixer.rope.rotated))
+        if mixer.keys_are_values and mixer.qk_dim != mixer.v_dim:
+            faults.append(("value size", f"{mixer.qk_dim}, as keys are values", mixer.v_dim))
+        if mixer.kv_source is not None:
+            if not 0 <= mixer.kv_source < index:
+                faults.append(("source of shared keys and values", "an earlier layer", mixer.kv_source))
+            else:
+                source = blueprint.layers[mixer.kv_source].mixer
+                if not isinstance(source, Attention) or (source.kv_heads, source.qk_dim, source.v_dim) != (
+                    mixer.kv_heads,
+                    mixer.qk_dim,
+                    mixer.v_dim,
+                ):
+                    faults.append(("source of shared keys and values", "a layer of the same shape", mixer.kv_source))
+    elif isinstance(mixer, LatentAttention):
+        if not _rope_fits(mixer.rope, mixer.rope_dim):
+            faults.append(("rotated dims", f"at most {mixer.rope_dim}", mixer.rope.rotated))
+    elif isinstance(mixer, GatedDeltaNet) and mixer.key_heads < 1:
+        faults.append(("key heads", "at least 1", mixer.key_heads))
+    elif isinstance(mixer, GatedDeltaNet) and mixer.value_heads % mixer.key_heads:
+        faults.append(("value heads", f"a multiple of {mixer.key_heads} key heads", mixer.value_heads))
+    part = layer.feed_forward
+    mixture = part.mixture if isinstance(part, Both) else part if isinstance(part, Mixture) else None
+    if mixture is not None:
+        if mixture.active > mixture.experts:
+            faults.append(("active experts", f"at most {mixture.experts}", mixture.active))
+        if mixture.router.groups < 1 or mixture.experts % mixture.router.groups:
+            faults.append(("experts", f"a multiple of {mixture.router.groups} groups", mixture.experts))
+    return faults
+
+
+def check(blueprint: Blueprint, file: str) -> Blueprint:
+    """The blueprint itself, or a ConfigError that names the layer and the contradiction."""
+    if not blueprint.layers:
+        raise ConfigError(fault("no layers", file=file, expected="at least one layer"))
+    for index, layer in enumerate(blueprint.layers):
+        for what, expected, found in _mixer_faults(index, layer, blueprint):
+            raise ConfigError(fault(f"layer {index}: {what}", file=file, expected=expected, found=found))
+    return blueprint
+
+
+def _layer_kinds_not_run(layer: Layer) -> list[str]:
+    found: list[str] = []
+    mixer, part = layer.mixer, layer.feed_forward
+    if isinstance(mixer, LatentAttention):
+        found.append("latent attention")
+    elif isinstance(mixer, GatedDeltaNet):
+        found.append("Gated DeltaNet")
+    else:
+        kinds = {
+            "keys that are values": mixer.keys_are_values,
+            "shared keys and values": mixer.kv_source is not None,
+            "attention sinks": mixer.sinks,
+            "norms of values": mixer.v_norm is not None,
+            "scaled values": mixer.value_scale != 1.0,
+            "q/k norms over all heads": mixer.qk_norm is not None and mixer.qk_norm.over == "all",
+        }
+        found += [kind for kind, there in kinds.items() if there]
+    if not isinstance(part, Gated):
+        found.append("mixtures of experts")
+    elif part.sparsity is not None:
+        found.append("sparse activations")
+    if layer.per_layer_input:
+        found.append("per-layer embeddings")
+    if layer.laurel_rank is not None:
+        found.append("learned augmented residuals")
+    if layer.scalar:
+        found.append("layer scalars")
+    return found
+
+
+def not_run(blueprint: Blueprint) -> tuple[str, ...]:
+    """Kinds of parts of the text model that this version describes and counts but does not run; none: it runs."""
+    found = ["alternating updates"] if blueprint.altup is not None else []
+    for layer in blueprint.layers:
+        found += _layer_kinds_not_run(layer)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,232 @@
+"""`plait generate`: continue a prompt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from plait.blueprint.catalog import DEMO
+from plait.cli.common import BYTES, requires
+from plait.errors import PlaitError, UsageError
+
+if TYPE_CHECKING:
+    from plait.engine.events import Event, Result
+
+__all__ = ["command"]
+
+
+class _Progress:
+    """A line on the terminal that is rewritten while work goes on; nothing in a pipe."""
+
+    def __init__(self, label: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        self._bar = Progress(
+            TextColumn(label),
+            BarColumn(),
+            TaskProgressColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task(label, total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)
+
+    def start(self) -> None:
+        self._bar.start()
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[_Progress | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bar = _Progress(label)
+    bar.start()
+    try:
+        yield bar
+    finally:
+        bar.stop()
+
+
+def _speed(tokens: int, seconds: float) -> str:
+    return f"{tokens / seconds:,.1f} tokens/s" if seconds > 0 else "-"
+
+
+def closing_line(result: Result) -> str:
+    """What was done and how fast."""
+    usage, timing = result.usage, result.timing
+    parts = [f"prompt {usage.prompt} tokens, {_speed(usage.prompt, timing.prompt_seconds)}"]
+    if usage.completion > 1:
+        # The first token comes with the prompt; the others are what decoding took.
+        parts.append(f"decode {usage.completion} tokens, {_speed(usage.completion - 1, timing.decode_seconds)}")
+    else:
+        parts.append(f"decode {usage.completion} tokens")
+    ended = f"stop string {result.stop!r}" if result.stop is not None else result.finish_reason
+    return "; ".join((*parts, f"ended by {ended}", f"seed {result.seed}"))
+
+
+def _print_text(events: Iterator[Event]) -> None:
+    from plait.engine.events import Prefill, Result, Tail, Token
+
+    in_line = False
+    try:
+        with _progress("prompt") as bar:
+            for event in events:
+                if isinstance(event, Prefill):
+                    if bar is not None:
+                        bar(event.done, event.total)
+                        if event.done == event.total:
+                            bar.stop()
+                elif isinstance(event, Token | Tail):
+                    sys.stdout.write(event.text)
+                    sys.stdout.flush()
+                    in_line = not event.text.endswith("\n") if event.text else in_line
+                elif isinstance(event, Result):
+                    sys.stdout.write("\n")
+                    sys.stdout.flush()
+                    print(closing_line(event), file=sys.stderr)
+    except (KeyboardInterrupt, PlaitError):
+        # What is said about the ending stands on a line of its own; a pipe keeps exactly the text.
+        if in_line and sys.stdout.isatty():
+            print(flush=True)
+        raise
+
+
+def _print_json(events: Iterator[Event]) -> None:
+    for event in events:
+        line = {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}
+        print(json.dumps(line), flush=True)
+
+
+def _positionals(arguments: tuple[str, ...]) -> tuple[str, str]:
+    """(model, prompt); one word is the prompt, on the demo model; `-` reads the prompt from standard input."""
+    if len(arguments) > 2:
+        raise UsageError(
+            f"expected [MODEL] PROMPT, found {len(arguments)} arguments; put a prompt of several words in quotes"
+        )
+    model, prompt = arguments if len(arguments) == 2 else (DEMO, arguments[0])
+    if prompt == "-":
+        if sys.stdin is None:
+            raise UsageError("standard input is closed; write the prompt as an argument")
+        try:
+            prompt = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is not UTF-8 (byte {error.start})") from error
+    if not prompt:
+        raise UsageError("the prompt is empty; write at least one character")
+    return model, prompt
+
+
+@click.command(short_help="Continue a prompt.")
+@click.argument("arguments", nargs=-1, required=True, metavar="[MODEL] PROMPT")
+@click.option("-n", "--max-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: always the most probable token.")
+@click.option("--top-k", type=int, default=None, help="Choose among the k most probable tokens.  [default: off]")
+@click.option(
+    "--top-p", type=float, default=1.0, show_default=True, help="Choose among the tokens that make up this share."
+)
+@click.option(
+    "--min-p",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Drop tokens below this share of the best one's probability.",
+)
+@click.option(
+    "--repetition-penalty",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Divides the scores of tokens generated before.",
+)
+@click.option(
+    "--presence-penalty",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Taken off the scores of tokens generated before.",
+)
+@click.option(
+    "--frequency-penalty",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Taken off once for each time a token was generated.",
+)
+@click.option("--seed", type=int, default=None, help="Same seed, same request: same text.  [default: a fresh one]")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
+@click.option("--ignore-eos", is_flag=True, help="Go on after end-of-text tokens.")
+@click.option("--plain", is_flag=True, help="Control tokens written in the prompt stay text.")
+@click.option(
+    "--dtype",
+    default="float32",
+    show_default=True,
+    help="Type weights are expanded to: float32, bfloat16, float16, float64.",
+)
+@click.option("--kv-dtype", default=None, help="Type keys and values are stored in.  [default: as --dtype]")
+@click.option("--device", default="cpu", show_default=True, help="Any torch device; bits are only promised on the CPU.")
+@click.option(
+    "--memory",
+    type=BYTES,
+    default=None,
+    metavar="SIZE",
+    help="Refuse to need more than this for weights and state, e.g. 8GiB.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per event and line.")
+def command(
+    arguments: tuple[str, ...],
+    max_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+    min_p: float,
+    repetition_penalty: float,
+    presence_penalty: float,
+    frequency_penalty: float,
+    seed: int | None,
+    stop: tuple[str, ...],
+    ignore_eos: bool,
+    plain: bool,
+    dtype: str,
+    kv_dtype: str | None,
+    device: str,
+    memory: int | None,
+    as_json: bool,
+) -> None:
+    """Continue PROMPT with MODEL and stream the text.
+
+    MODEL is a catalogue name, a directory or a .gguf file; without it the demo model runs (Gemma 3 270M, a base
+    model: it continues texts and does not chat). PROMPT `-` reads standard input.
+    """
+    model, prompt = _positionals(arguments)
+    with requires("run"):
+        from plait.engine.load import load
+        from plait.engine.sampling import Sampling
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+    )
+    with _progress("loading") as bar:
+        engine = load(model, dtype=dtype, kv_dtype=kv_dtype, device=device, memory=memory, progress=bar)
+    events = engine.generate(
+        prompt, sampling=sampling, max_tokens=max_tokens, stop=stop, markup=not plain, ignore_eos=ignore_eos
+    )
+    (_print_json if as_json else _print_text)(events)

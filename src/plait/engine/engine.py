@@ -1,0 +1,195 @@
+"""The engine: a loaded model and its tokenizer, asked for logits and text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.spec import Blueprint
+from plait.engine.events import Event
+from plait.engine.generate import Request, run_request
+from plait.engine.sampling import Sampling
+from plait.engine.tokenizer import Tokenizer
+from plait.errors import PlaitError, TokenizerError, UsageError, fault
+from plait.runtime.model import CALL_ROWS, Model
+from plait.runtime.session import Session, Span
+from plait.units import binary_bytes
+
+__all__ = ["Conversation", "Engine"]
+
+
+class Conversation:
+    """A sequence of tokens that is processed, and the logits of its last token."""
+
+    def __init__(self, engine: Engine, session: Session, logits: Tensor) -> None:
+        self._engine = engine
+        self._session = session
+        self.logits = logits
+        """float32 [vocabulary]: what follows the last token."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens processed."""
+        return tuple(self._session.tokens)
+
+    @property
+    def position(self) -> int:
+        """How many tokens are processed; the next one has this index."""
+        return self._session.position
+
+    def append(self, tokens: Sequence[int]) -> Tensor:
+        """Process more tokens; returns and keeps the logits of the last."""
+        checked = self._engine.checked(tokens)
+        self._engine.admit(self.position + len(checked), own=sum(self.held().values()))
+        self.logits = self._engine.model.run([Span(self._session, checked)])[0][0]
+        return self.logits
+
+    def held(self) -> dict[str, int]:
+        """Bytes of state this sequence holds, by category."""
+        return self._session.held()
+
+    def close(self) -> None:
+        """Give the state back."""
+        self._session.close()
+
+
+class Engine:
+    """A loaded model. Made by `plait.load`."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer | TokenizerError, cap: int | None = None) -> None:
+        self.model = model
+        self._tokenizer = tokenizer
+        self._cap = cap
+
+    @property
+    def blueprint(self) -> Blueprint:
+        return self.model.blueprint
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. TokenizerError: it has none that can be read."""
+        if isinstance(self._tokenizer, TokenizerError):
+            raise self._tokenizer
+        return self._tokenizer
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Text can be read and written."""
+        return not isinstance(self._tokenizer, TokenizerError)
+
+    def checked(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Token ids as a tuple. UsageError: none at all, or something that is no id of this vocabulary."""
+        made = tuple(tokens)
+        if not made:
+            raise UsageError("the prompt has no tokens; at least one is needed")
+        vocabulary = self.blueprint.vocabulary
+        for token in made:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
+                raise UsageError(fault("token id", expected=f"an integer in [0, {vocabulary})", found=repr(token)))
+        return made
+
+    def admit(self, length: int, own: int = 0) -> None:
+        """Refuse a sequence of `length` tokens whose state does not fit under the memory cap.
+
+        own  bytes the sequence holds already; what other sequences hold stays theirs
+        """
+        if self._cap is None:
+            return
+        others = sum(self.model.pool.held().values()) - own
+        state = self.model.pool.most(min(length, self.blueprint.max_context), CALL_ROWS)
+        needed = self.model.weight_bytes + others + state
+        if needed > self._cap:
+            beside = "the weights and the sequences that are open" if others else "the weights"
+            raise PlaitError(
+                f"{length} tokens need {binary_bytes(needed)} with {beside}, "
+                f"the memory cap is {binary_bytes(self._cap)}"
+            )
+
+    def logits(self, tokens: Sequence[int], split: Sequence[int] | None = None) -> Tensor:
+        """Logits after each token: float32 [n, vocabulary].
+
+        split  lengths of the calls the tokens are cut into, through one session; the bits do not depend on it
+        """
+        checked = self.checked(tokens)
+        lengths = [len(checked)] if split is None else list(split)
+        if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in lengths) or sum(lengths) != len(checked):
+            raise UsageError(
+                fault("split", expected=f"positive lengths that sum to {len(checked)}", found=f"sum {sum(lengths)}")
+            )
+        self.admit(len(checked))
+        session = self.model.session()
+        try:
+            parts = []
+            at = 0
+            for n in lengths:
+                parts.extend(self.model.run([Span(session, checked[at : at + n])], want="all"))
+                at += n
+            return torch.cat(parts)
+        finally:
+            session.close()
+
+    def session(self, tokens: Sequence[int]) -> Conversation:
+        """Process `tokens` and keep their state."""
+        checked = self.checked(tokens)
+        self.admit(len(checked))
+        session = self.model.session()
+        try:
+            logits = self.model.run([Span(session, checked)])[0][0]
+        except BaseException:
+            session.close()
+            raise
+        return Conversation(self, session, logits)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        markup: bool = True,
+        ignore_eos: bool = False,
+    ) -> Iterator[Event]:
+        """Continue a prompt: yields `Prefill`, `Token` and `Tail` events and ends with a `Result`.
+
+        prompt      text or token ids
+        sampling    None: greedy
+        max_tokens  None: up to the end of the context
+        stop        strings that end the text; they are not part of it
+        markup      control tokens written out in a text prompt become control tokens; False: they stay text
+        ignore_eos  end-of-text tokens do not end the generation
+        """
+        request = Request.of(
+            self,
+            prompt,
+            sampling=sampling if sampling is not None else Sampling(),
+            max_tokens=max_tokens,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            markup=markup,
+            ignore_eos=ignore_eos,
+        )
+        return run_request(self, request)
+
+    async def agenerate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        markup: bool = True,
+        ignore_eos: bool = False,
+    ) -> AsyncIterator[Event]:
+        """`generate` for async code: each step runs in a worker thread."""
+        events = self.generate(
+            prompt, sampling=sampling, max_tokens=max_tokens, stop=stop, markup=markup, ignore_eos=ignore_eos
+        )
+        while (event := await asyncio.to_thread(next, events, None)) is not None:
+            yield event
+
+    def stats(self) -> dict[str, object]:
+        """Bytes held: prepared weights, and state by category over all sessions; the form products take."""
+        return {"weight_bytes": self.model.weight_bytes, "held": self.model.pool.held(), "forms": self.model.forms}

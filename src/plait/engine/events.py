@@ -1,0 +1,78 @@
+"""What a generation yields: typed events, ending in a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Event", "FinishReason", "Prefill", "Result", "Tail", "Timing", "Token", "Usage"]
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """`done` of `total` prompt tokens are processed."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A generated token.
+
+    position  its index in the sequence
+    text      text that is now final: never half a character, never the beginning of a stop string; may be empty
+    logprob   natural log of the model's own probability of the token, before penalties and temperature
+    """
+
+    id: int
+    position: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Text that was held back and is final now that generation has ended."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of the prompt, tokens generated, prompt tokens taken from earlier work."""
+
+    prompt: int
+    completion: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds until the first token was chosen, and from there to the last."""
+
+    prompt_seconds: float
+    decode_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The end of a generation. `text` is the sum of all events' texts.
+
+    finish_reason  `stop`: an end-of-text token or a stop string; `length`: `max_tokens` or the context is full
+    stop           the stop string that ended it, None otherwise
+    seed           the seed that was used; the same seed and request give the same tokens
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    stop: str | None
+    usage: Usage
+    timing: Timing
+    seed: int
+
+
+Event = Prefill | Token | Tail | Result

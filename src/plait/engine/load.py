@@ -1,0 +1,119 @@
+"""`plait.load`: from what a user names to an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import torch
+
+from plait.account.parameters import parameters
+from plait.blueprint.source import Source, open_model
+from plait.engine.engine import Engine
+from plait.engine.packages import packaged_weights
+from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
+from plait.errors import PlaitError, TokenizerError, UsageError, fault
+from plait.runtime.model import Model, Numbers
+from plait.runtime.weights import open_weights
+from plait.units import binary_bytes, parse_bytes
+
+__all__ = ["DTYPES", "load"]
+
+DTYPES: Final = MappingProxyType(
+    {
+        "float32": torch.float32,
+        "f32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "bf16": torch.bfloat16,
+        "float16": torch.float16,
+        "f16": torch.float16,
+        "float64": torch.float64,
+        "f64": torch.float64,
+    }
+)
+
+
+def _dtype(value: str | torch.dtype, what: str) -> torch.dtype:
+    if isinstance(value, torch.dtype):
+        if value in DTYPES.values():
+            return value
+    elif isinstance(value, str) and value in DTYPES:
+        return DTYPES[value]
+    raise UsageError(fault(what, expected="one of " + ", ".join(DTYPES), found=repr(value)))
+
+
+def _device(value: str | torch.device) -> torch.device:
+    try:
+        device = torch.device(value)
+        torch.zeros(1, device=device).item()  # a device that computes no values, such as `meta`, fails here
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(
+            fault("device", expected="a device torch can use here", found=f"{value!r} ({reason})")
+        ) from error
+    return device
+
+
+def _located(source: Source) -> Source:
+    """The source with its weights: a catalogue entry is replaced by the file its package carries."""
+    if source.kind == "catalogue":
+        assert source.entry is not None
+        return open_model(packaged_weights(source.entry))
+    if source.kind == "config":
+        assert source.path is not None
+        if source.path.name == "config.json":
+            return open_model(source.path.parent)
+        raise UsageError(f"{source.path}: a config has no weights; name the directory that holds both")
+    return source
+
+
+def _tokenizer(source: Source) -> Tokenizer:
+    if source.header is not None:
+        return tokenizer_from_gguf(source.header)
+    assert source.path is not None
+    return load_tokenizer(source.path)
+
+
+def load(
+    model: str | Path,
+    *,
+    dtype: str | torch.dtype = "float32",
+    kv_dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    memory: int | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Engine:
+    """Open MODEL, read its weights, build the engine.
+
+    model     catalogue name, directory or .gguf file
+    dtype     type the weights are expanded to and used in: float32 (exact for every format read here), float64,
+              bfloat16 or float16 (half the memory; products round their inputs and outputs to it)
+    kv_dtype  type keys and values are stored in; None: the same as dtype
+    memory    cap in bytes (or "8GiB") on weights and state of the sequences; None: no cap
+    progress  called with (layers done, layers) while weights are read
+
+    A model without a usable tokenizer loads all the same; what needs text then raises TokenizerError.
+    """
+    weights_dtype = _dtype(dtype, "dtype")
+    numbers = Numbers(weights_dtype, _dtype(kv_dtype, "kv_dtype") if kv_dtype is not None else weights_dtype)
+    place = _device(device)
+    cap = parse_bytes(memory) if isinstance(memory, str) else memory
+    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
+        raise UsageError(fault("memory", expected="a positive number of bytes", found=repr(memory)))
+    source = _located(open_model(model))
+    if cap is not None:
+        needed = parameters(source.blueprint).parts["text"] * torch.empty(0, dtype=weights_dtype).element_size()
+        if needed > cap:
+            raise PlaitError(
+                f"{source.blueprint.name}: the weights need {binary_bytes(needed)} as {dtype}, "
+                f"the memory cap is {binary_bytes(cap)}"
+            )
+    built = Model(source.blueprint, open_weights(source), numbers, place, progress)
+    tokenizer: Tokenizer | TokenizerError
+    try:
+        tokenizer = _tokenizer(source)
+    except TokenizerError as error:
+        tokenizer = error
+    return Engine(built, tokenizer, cap)

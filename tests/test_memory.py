@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import plait
-from plait.account.memory import CATEGORIES, Bytes, largest_context, memory, weights_bytes, weights_of
+from plait.account.memory import (
+    CATEGORIES,
+    Bytes,
+    Weights,
+    block_scales,
+    format_weights,
+    largest_context,
+    memory,
+    part_bytes,
+    weights_bytes,
+    weights_of,
+)
+from plait.account.parameters import parameters
 from plait.blueprint.source import open_model
-from plait.blueprint.spec import Attention, Blueprint, GatedDeltaNet, Rope
-from plait.blueprint.state import SLAB, SLACK
+from plait.blueprint.spec import (
+    Attention,
+    Blueprint,
+    GatedDeltaNet,
+    LatentAttention,
+    PerLayerEmbeddings,
+    Quantization,
+    Rope,
+)
+from plait.blueprint.state import SLAB, SLACK, Part
+from plait.blueprint.tensors import inventory
 from plait.errors import UnsupportedError, UsageError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -29,6 +51,13 @@ MIXED = small(
     layer(attention(kv_source=1)),
     layer(attention(window=100)),
     layer(GatedDeltaNet(2, 4, 8, 16, 4, NORM)),
+)
+
+
+SHARED = small(layer(attention(window=8)), layer(attention(window=8, kv_source=0)), max_context=50)
+LATENT = small(
+    layer(LatentAttention(2, None, 40, 8, 8, 8, 1.0, Rope(1e4, 4, 8, distance=4), NORM)),
+    layer(attention(window=100)),
 )
 
 
@@ -91,11 +120,17 @@ def test_latent_attention_and_its_indexer() -> None:
     assert found.per_token_bytes == 61 * (576 + 128) * 2
 
 
-@given(context=st.integers(1, 2000), batch=st.integers(1, 5), kv_format=st.sampled_from(["f32", "f16", "bf16"]))
+@given(
+    context=st.integers(1, 2000),
+    batch=st.integers(1, 5),
+    kv_format=st.sampled_from(["f64", "f32", "f16", "bf16", "q8"]),
+)
 def test_need_counts_the_rows_the_last_token_reads(context: int, batch: int, kv_format: str) -> None:
-    """Against counting query by query: the last token, position context - 1, sees keys context - W .. context - 1."""
-    size = {"f32": 4, "f16": 2, "bf16": 2}[kv_format]
-    row = 2 * (16 + 8) * size * batch
+    """Against counting query by query: the last token, position context - 1, sees keys context - W .. context - 1.
+
+    Two KV heads, keys of 16 and values of 8: in q8 each of the four vectors of a row is padded to one block.
+    """
+    row = {"f64": 2 * 24 * 8, "f32": 2 * 24 * 4, "f16": 2 * 24 * 2, "bf16": 2 * 24 * 2, "q8": 4 * 34}[kv_format] * batch
     seen = {w: sum(1 for j in range(context) if context - 1 - j < w) for w in (8, 100)}
     found = memory(MIXED, context, batch=batch, kv_format=kv_format)
     assert found.categories["rows"].need_bytes == context * row
@@ -103,6 +138,20 @@ def test_need_counts_the_rows_the_last_token_reads(context: int, batch: int, kv_
     assert found.categories["recurrent"].need_bytes == batch * 4 * 8 * 16 * 4
     assert found.categories["convolution"].need_bytes == batch * (2 * 2 * 8 + 4 * 16) * 3 * 4
     assert found.total_bytes == sum(found.categories[c].need_bytes for c in CATEGORIES)
+
+
+@pytest.mark.parametrize(("dim", "size"), [(1, 34), (31, 34), (32, 34), (33, 68), (64, 68), (128, 136), (576, 612)])
+def test_q8_pads_each_vector_to_whole_blocks(dim: int, size: int) -> None:
+    assert part_bytes(Part("key", 1, dim), "q8") == size
+    assert part_bytes(Part("key", 5, dim), "q8") == 5 * size
+    assert part_bytes(Part("state", 5, dim, "f32"), "q8") == 5 * dim * 4
+
+
+def test_q8_of_a_latent_is_padded_part_by_part() -> None:
+    """Per token and layer: a latent of 512 in 16 blocks, a rotated key of 64 in 2, an indexer key of 128 in 4."""
+    found = memory(deepseek_v32(), 1, kv_format="q8")
+    assert found.categories["rows"].need_bytes == 61 * (16 + 2) * 34
+    assert found.categories["indexer"].need_bytes == 61 * 4 * 34
 
 
 @given(context=st.integers(1, 5000))
@@ -124,24 +173,43 @@ def test_growth_is_the_difference_at_that_context(context: int) -> None:
     assert here.per_token_bytes == there.total_bytes - here.total_bytes
 
 
-@given(budget=st.integers(0, 3 * MIB), batch=st.integers(1, 3))
-def test_the_largest_context_is_consistent_with_the_account(budget: int, batch: int) -> None:
-    found = largest_context(MIXED, budget, batch=batch)
+@given(
+    budget=st.integers(0, 3 * MIB),
+    batch=st.integers(1, 3),
+    kv_format=st.sampled_from(["f32", "bf16", "q8"]),
+    blueprint=st.sampled_from([MIXED, SHARED, LATENT]),
+)
+def test_the_largest_context_is_consistent_with_the_account(
+    budget: int, batch: int, kv_format: str, blueprint: Blueprint
+) -> None:
+    found = largest_context(blueprint, budget, batch=batch, kv_format=kv_format)
 
     def fits(context: int) -> bool:
-        account = memory(MIXED, context, batch=batch)
+        account = memory(blueprint, context, batch=batch, kv_format=kv_format)
         return account.total_bytes + account.weights_bytes <= budget
 
     if found.context is None:
         assert not fits(1)
-        assert (found.limit == "weights") == (weights_bytes(MIXED) > budget)
+        assert (found.limit == "weights") == (weights_bytes(blueprint) > budget)
     else:
-        assert 1 <= found.context <= MIXED.max_context
+        assert 1 <= found.context <= blueprint.max_context
         assert fits(found.context)
         if found.limit == "max_context":
-            assert found.context == MIXED.max_context
+            assert found.context == blueprint.max_context
         else:
             assert not fits(found.context + 1)
+
+
+@given(context=st.integers(1, 5000), blueprint=st.sampled_from([MIXED, SHARED, LATENT]))
+def test_what_a_context_needs_is_the_least_budget_for_it(context: int, blueprint: Blueprint) -> None:
+    context = min(context, blueprint.max_context)
+    account = memory(blueprint, context)
+    budget = account.total_bytes + account.weights_bytes
+    found = largest_context(blueprint, budget).context
+    assert found is not None and found >= context
+    assert memory(blueprint, found).total_bytes == account.total_bytes
+    below = largest_context(blueprint, budget - 1).context
+    assert below is None or below < context
 
 
 def test_every_ending_of_the_search_is_reached() -> None:
@@ -150,6 +218,21 @@ def test_every_ending_of_the_search_is_reached() -> None:
     assert largest_context(MIXED, weights).limit == "state"
     assert largest_context(MIXED, weights + 20 * KIB).limit == "budget"
     assert largest_context(MIXED, GIB).limit == "max_context"
+
+
+def test_layers_are_counted_by_what_they_keep() -> None:
+    found = memory(MIXED, 5).layers
+    assert dict(found.states) == {"rows": 1, "windows": 2, "indexer": 0, "recurrent": 1, "convolution": 1}
+    assert (found.shared_kv, found.shared_choice) == (1, 0)
+    own = deepseek_v32()
+    mixer = own.layers[0].mixer
+    assert isinstance(mixer, LatentAttention) and mixer.indexer is not None
+    sharing = replace(own.layers[3], mixer=replace(mixer, indexer=replace(mixer.indexer, source=2)))
+    shared = replace(own, layers=(*own.layers[:3], *(sharing,) * 58))
+    account = memory(shared, 1000)
+    assert (account.layers.states["indexer"], account.layers.shared_choice) == (3, 58)
+    assert account.categories["indexer"].need_bytes == 3 * 1000 * 128 * 2
+    assert account.categories["rows"] == memory(own, 1000).categories["rows"]
 
 
 def test_layers_that_share_rows_store_none() -> None:
@@ -163,8 +246,6 @@ def test_wrong_requests_are_refused() -> None:
             memory(MIXED, context)
     with pytest.raises(UsageError, match="batch"):
         memory(MIXED, 1, batch=0)
-    with pytest.raises(UnsupportedError, match="q8"):
-        memory(MIXED, 1, kv_format="q8")
     with pytest.raises(UnsupportedError, match="q8_0"):
         memory(MIXED, 1, kv_format="q8_0")
     with pytest.raises(UsageError, match="'int3'"):
@@ -186,6 +267,42 @@ def test_weights_in_a_block_format() -> None:
     blocks = 300 * 64 + 2 * 32 * 64 + 16 * 64 + 3 * 32 * 64
     assert weights_bytes(blueprint, "q8_0") == blocks // 32 * 34 + 4 * (64 * 16 + 3 * 64)
     assert weights_bytes(blueprint, "f16") == 2 * (blocks + 64 * 16 + 3 * 64)
+
+
+def test_weights_in_declared_blocks() -> None:
+    """Matrices in FP8 with a float32 scale for each started block; embedding, router, head and vectors stay whole."""
+    mixer = Attention(heads=4, kv_heads=2, qk_dim=16, v_dim=8, scale=0.25)
+    declared = Quantization("fp8", "f8_e4m3", (48, 32), excluded=("attention.value",))
+    blueprint = small(layer(mixer), quantization=declared)
+    shapes = [(64, 64), (32, 64), (64, 32), (96, 64), (96, 64), (64, 96)]  # q, k, o, gate, up, down
+    blocks = sum(rows * columns + 4 * -(-rows // 48) * (columns // 32) for rows, columns in shapes)
+    whole = 300 * 64 + 16 * 64 + 3 * 64
+    assert weights_bytes(blueprint) == blocks + 2 * whole
+    assert weights_bytes(blueprint, "bf16") == 2 * (whole + sum(rows * columns for rows, columns in shapes))
+    assert sum(block_scales(t, declared) for t in inventory(blueprint)) == parameters(blueprint).beyond.fp8_scales
+
+
+def test_deepseek_as_published() -> None:
+    """DeepSeek-V3.2's files hold 689 GB, among them the predicting layer in FP8 and its two copies in bf16."""
+    blueprint = deepseek_v32()
+    sizes = format_weights(blueprint)
+    extra = sum(sizes[tensor.role] for tensor in inventory(blueprint) if tensor.part == "mtp")
+    copies = 2 * 2 * 129_280 * 7168
+    assert 689e9 < weights_bytes(blueprint) + extra + copies < 690e9
+
+
+def test_the_table_of_per_layer_embeddings_is_a_line_of_its_own() -> None:
+    table = PerLayerEmbeddings(300, 8, "gelu_tanh", 1.0, 1.0, 1.0, NORM)
+    blueprint = small(*[layer(attention())] * 3, per_layer_embeddings=table)
+    found = memory(blueprint, 7)
+    assert found.table_bytes == 2 * 300 * 3 * 8
+    assert found.weights_bytes - found.table_bytes == 2 * (
+        sum(t.elements for t in inventory(blueprint)) - 300 * 3 * 8
+    )
+    assert memory(blueprint, 7, weights=Weights(100, 40)).table_bytes == 40
+    assert memory(blueprint, 7, weights=100).table_bytes == 0
+    # Gemma 4 E2B's table: a row of 256 for each of 35 layers, for each of 262,144 tokens.
+    assert memory(plait.blueprint("gemma-4-e2b"), 7).table_bytes == 2 * 262_144 * 35 * 256
 
 
 def test_weights_of_a_file_are_its_tensors(gemma_gguf: Path) -> None:

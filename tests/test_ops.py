@@ -70,8 +70,17 @@ def test_linear_forms_keep_bits_and_match_the_reference(out, width, dtype):
 
 def test_both_linear_forms_agree():
     weight, x = torch.randn(64, 200), torch.randn(40, 200)
-    if linear.Reordered.available(weight):
-        assert torch.allclose(linear.Reordered(weight)(x), linear.Tiled(weight)(x), atol=1e-4)
+    reordered = linear.Reordered.of(weight)
+    if reordered is not None:
+        assert torch.allclose(reordered(x), linear.Tiled(weight)(x), atol=1e-4)
+
+
+def test_large_weights_take_calls_of_bounded_rows(monkeypatch):
+    weight, x = torch.randn(40, 100), torch.randn(150, 100)
+    expected = linear.make_linear(weight)(x)
+    monkeypatch.setattr(linear, "_LARGE", 1)
+    monkeypatch.setattr(linear, "_LARGE_ROWS", 7)
+    assert torch.equal(linear.make_linear(weight)(x), expected)
 
 
 def test_a_form_that_loses_bits_is_not_chosen(monkeypatch):

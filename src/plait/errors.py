@@ -88,10 +88,10 @@ class UnsupportedError(UserError):
 class MissingExtra(PlaitError):
     """An optional part of Plait is not installed."""
 
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"the Python package {module!r} is not installed; run: pip install 'plait[{extra}]'")
-        self.module = module
-        self.extra = extra
+    def __init__(self, package: str, arguments: str) -> None:
+        """`arguments`: what to give to `pip install`."""
+        super().__init__(f"the Python package {package!r} is not installed; run: pip install {arguments}")
+        self.package = package
 
 
 def fault(

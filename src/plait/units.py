@@ -22,6 +22,7 @@ _BYTE_UNITS: Final = MappingProxyType(
     | {f"{p}ib": 2 ** (10 * (i + 1)) for i, p in enumerate("kmgtp")}
     | {f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgtp")}
 )
+_LARGEST: Final = 2**60
 _COUNT_UNITS: Final = MappingProxyType({"": 1, "k": 1024, "m": 1024**2})
 
 
@@ -51,6 +52,8 @@ def _parse(text: str, units: Mapping[str, int], what: str, examples: str) -> int
     if match is None or scale is None:
         raise UsageError(f"{what} {text!r} is not understood; write it like {examples}")
     value = Fraction(match[1].replace("_", "").replace(",", "")) * scale
+    if value > _LARGEST:
+        raise UsageError(f"{what} {text[:20]!r}... is too large")
     if value.denominator != 1:
         raise UsageError(f"{what} {text!r} is not a whole number")
     return value.numerator

@@ -3,17 +3,24 @@
 Two figures per category: `need`, the rows the last token reads (a window needs min(context, W)), and `reserved`,
 what this runtime holds: whole slabs of `SLAB` rows over everything a session keeps. Bytes are a function of the
 context, never a rate; `per_token_bytes` is the growth at one context.
+
+Keys and values, latents and indexer keys are counted in the format asked for; recurrent states and convolution tails
+are float32 whatever it is. In `q8` each head's vector of a row is padded to whole blocks of 32 elements of 34 bytes,
+as GGUF's q8_0 stores them; this version counts the format and does not run it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Final, Literal
 
+from plait.blueprint.families import family
+from plait.blueprint.layout import resolved
 from plait.blueprint.source import Source
-from plait.blueprint.spec import Blueprint
+from plait.blueprint.spec import Attention, Blueprint, LatentAttention, Quantization
 from plait.blueprint.state import SLAB, Category, Part, Rows, Snapshot, WindowRows, laws, row_classes, slab_span
 from plait.blueprint.tensors import Tensor, inventory
 from plait.dtypes import BY_NAME, Format
@@ -24,17 +31,27 @@ __all__ = [
     "KV_FORMATS",
     "Bytes",
     "Largest",
+    "Layers",
     "MemoryAccount",
+    "Weights",
+    "block_scales",
+    "format_weights",
     "largest_context",
     "memory",
+    "part_bytes",
     "stored_bytes",
+    "stored_weights",
     "weights_bytes",
     "weights_of",
 ]
 
 CATEGORIES: Final[tuple[Category, ...]] = ("rows", "windows", "indexer", "recurrent", "convolution")
 KV_FORMATS: Final = ("f64", "f32", "f16", "bf16")
+_COUNTED: Final = MappingProxyType({name: BY_NAME[name] for name in KV_FORMATS} | {"q8": BY_NAME["q8_0"]})
 _F32_BYTES: Final = 4
+_TABLE: Final = "per_layer_embedding"
+# Matrices a checkpoint of declared blocks stores in them; routers, embeddings and heads stay whole.
+_QUANTISED: Final = ("mixer", "feed_forward", "experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,31 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of the weights as stored.
+
+    table_bytes  of these, the table of per-layer embeddings: a token reads one row of it, so it can stay on disk
+    """
+
+    total_bytes: int
+    table_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """How many layers keep what.
+
+    states         of each category
+    shared_kv      layers that read another layer's keys and values, and store none
+    shared_choice  layers that use another layer's choice of keys, and store no indexer keys
+    """
+
+    states: Mapping[Category, int]
+    shared_kv: int
+    shared_choice: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryAccount:
     """Bytes at one context, for `batch` sequences of it.
 
@@ -53,6 +95,7 @@ class MemoryAccount:
     reserved_bytes   what a session reserves for it
     per_token_bytes  growth of the need when every sequence gets one token longer
     weights_bytes    the used parameters as stored
+    table_bytes      of `weights_bytes`, the table of per-layer embeddings
     """
 
     context: int
@@ -64,7 +107,9 @@ class MemoryAccount:
     reserved_bytes: int
     per_token_bytes: int
     weights_bytes: int
+    table_bytes: int
     categories: Mapping[Category, Bytes]
+    layers: Layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +130,11 @@ class _State:
     """Bytes of all laws as a function of the context."""
 
     def __init__(self, blueprint: Blueprint, batch: int, kv_format: str, kv_layout: bool) -> None:
-        kv = _kv_bytes(kv_format)
+        _kv_format(kv_format)
         batch = _at_least_one(batch, "batch")
 
         def size(parts: tuple[Part, ...]) -> int:
-            return batch * sum(part.elements * (kv if part.store == "kv" else _F32_BYTES) for part in parts)
+            return batch * sum(part_bytes(part, kv_format) for part in parts)
 
         found = laws(blueprint, kv_layout=kv_layout)
         self._fixed = [(item.category, size(item.law.parts)) for item in found if isinstance(item.law, Snapshot)]
@@ -120,12 +165,20 @@ def _at_least_one(value: int, what: str) -> int:
     return value
 
 
-def _kv_bytes(name: str) -> int:
-    if name in KV_FORMATS:
-        return BY_NAME[name].block_bytes
-    if name == "q8" or name in BY_NAME:
-        raise UnsupportedError(f"keys and values in {name}: this version keeps them in {', '.join(KV_FORMATS)}")
-    raise UsageError(f"key/value format {name!r} is not known; choose one of {', '.join(KV_FORMATS)}")
+def _kv_format(name: str) -> Format:
+    if name in _COUNTED:
+        return _COUNTED[name]
+    if name in BY_NAME:
+        raise UnsupportedError(f"keys and values in {name}: this version counts them in {', '.join(_COUNTED)}")
+    raise UsageError(f"key/value format {name!r} is not known; choose one of {', '.join(_COUNTED)}")
+
+
+def part_bytes(part: Part, kv_format: str) -> int:
+    """Bytes of one part of a law: of a row, or of a whole snapshot. Each head's vector is padded to whole blocks."""
+    if part.store == "f32":
+        return part.elements * _F32_BYTES
+    stored = _kv_format(kv_format)
+    return part.heads * -(-part.dim // stored.block) * stored.block_bytes
 
 
 def stored_bytes(tensor: Tensor, stored: Format) -> int:
@@ -140,20 +193,88 @@ def stored_bytes(tensor: Tensor, stored: Format) -> int:
     return stored.nbytes(tensor.elements)
 
 
-def weights_bytes(blueprint: Blueprint, weights_format: str | None = None) -> int:
-    """Bytes of the used parameters; None: in the format the blueprint's source is published in."""
+def block_scales(tensor: Tensor, quantization: Quantization | None) -> int:
+    """Scales of a tensor's declared blocks, one for each started block of its last axes; 0: it is stored whole."""
+    if quantization is None or not quantization.block or tensor.use not in _QUANTISED or tensor.vector:
+        return 0
+    block = quantization.block
+    whole = any(f".{words}." in f".{tensor.role}." for words in quantization.excluded)
+    if whole or len(tensor.shape) < len(block):
+        return 0
+    rest, last = tensor.shape[: -len(block)], tensor.shape[-len(block) :]
+    return tensor.copies * prod(rest) * prod(-(-n // b) for n, b in zip(last, block, strict=True))
+
+
+def _sizes(blueprint: Blueprint, weights_format: str | None) -> Iterator[tuple[Tensor, int]]:
     name = blueprint.stored_format if weights_format is None else weights_format
     if name not in BY_NAME:
         raise UsageError(f"weight format {name!r} is not known; choose one of {', '.join(BY_NAME)}")
-    used = (tensor for tensor in inventory(blueprint) if tensor.part != "mtp" and not tensor.buffer)
-    return sum(stored_bytes(tensor, BY_NAME[name]) for tensor in used)
+    declared = blueprint.quantization if weights_format is None else None
+    blocks = None if declared is None else BY_NAME.get(declared.format)
+    for tensor in inventory(blueprint):
+        scales = 0 if blocks is None else block_scales(tensor, declared)
+        if blocks is None or not scales:
+            yield tensor, stored_bytes(tensor, BY_NAME[name])
+        else:
+            yield tensor, blocks.nbytes(tensor.elements) + _F32_BYTES * scales
+
+
+def format_weights(blueprint: Blueprint, weights_format: str | None = None) -> Mapping[str, int]:
+    """Bytes of each role, those beyond the graph included, in a checkpoint of one format.
+
+    None: as published, which is `stored_format`, and for matrices in declared blocks the blocks' format and a float32
+    scale a block. UsageError: a format that is not known.
+    """
+    return MappingProxyType({tensor.role: size for tensor, size in _sizes(blueprint, weights_format)})
+
+
+def _weights(blueprint: Blueprint, weights_format: str | None = None) -> Weights:
+    total = table = 0
+    for tensor, size in _sizes(blueprint, weights_format):
+        if tensor.part != "mtp" and not tensor.buffer:
+            total += size
+            table += size if tensor.role == _TABLE else 0
+    return Weights(total, table)
+
+
+def weights_bytes(blueprint: Blueprint, weights_format: str | None = None) -> int:
+    """Bytes of the used parameters in one format; None: as the blueprint's source is published."""
+    return _weights(blueprint, weights_format).total_bytes
+
+
+def stored_weights(source: Source) -> Weights:
+    """The weights of what a user named: of a GGUF file with tensors, all of its tensors; else as published."""
+    if source.header is None or not source.header.tensors:
+        return _weights(source.blueprint)
+    stored = source.header.tensors
+    table = 0
+    if source.blueprint.per_layer_embeddings is not None:
+        for binding in resolved(family(source.blueprint.family).gguf_layout(source.blueprint), stored):
+            if _TABLE in binding.roles:
+                table += sum(stored[name].nbytes for name in binding.names if name in stored)
+    return Weights(sum(tensor.nbytes for tensor in stored.values()), table)
 
 
 def weights_of(source: Source) -> int:
-    """Bytes of the weights of what a user named: of a GGUF file with tensors, those of all its tensors."""
-    if source.header is not None and source.header.tensors:
-        return sum(tensor.nbytes for tensor in source.header.tensors.values())
-    return weights_bytes(source.blueprint)
+    """Bytes of the weights of what a user named, `stored_weights` in all."""
+    return stored_weights(source).total_bytes
+
+
+def _layers(blueprint: Blueprint, kv_layout: bool) -> Layers:
+    states = dict.fromkeys(CATEGORIES, 0)
+    for item in laws(blueprint, kv_layout=kv_layout):
+        if item.category in states:
+            states[item.category] += 1
+    mixers = [layer.mixer for layer in blueprint.layers]
+    return Layers(
+        MappingProxyType(states),
+        sum(isinstance(m, Attention) and m.kv_source is not None for m in mixers),
+        sum(isinstance(m, LatentAttention) and m.indexer is not None and m.indexer.source is not None for m in mixers),
+    )
+
+
+def _given(weights: Weights | int) -> Weights:
+    return weights if isinstance(weights, Weights) else Weights(weights)
 
 
 def memory(
@@ -164,14 +285,15 @@ def memory(
     kv_format: str = "bf16",
     kv_layout: bool = False,
     weights_format: str | None = None,
-    weights: int | None = None,
+    weights: Weights | int | None = None,
 ) -> MemoryAccount:
     """Memory of `batch` sequences of `context` tokens. A context above `max_context` is counted all the same.
 
-    kv_format       format of keys and values: f64, f32, f16 or bf16; UnsupportedError for other formats
+    kv_format       format of keys and values: f64, f32, f16, bf16 or q8; UnsupportedError for other formats
     kv_layout       count keys-are-values layers with K and V both stored, as the textbook does
     weights_format  format of the weights, None: as published
-    weights         bytes of the weights where a file tells them (`weights_of`); then `weights_format` must be None
+    weights         the weights where a file tells them (`stored_weights`, or bytes of which none are a table); then
+                    `weights_format` must be None
     """
     if weights is not None and weights_format is not None:
         raise UsageError("give the bytes of the weights or their format, not both")
@@ -179,6 +301,7 @@ def memory(
     state = _State(blueprint, batch, kv_format, kv_layout)
     categories = state.categories(context)
     total = sum(item.need_bytes for item in categories.values())
+    found = _given(weights) if weights is not None else _weights(blueprint, weights_format)
     return MemoryAccount(
         context=context,
         batch=batch,
@@ -188,8 +311,10 @@ def memory(
         total_bytes=total,
         reserved_bytes=sum(item.reserved_bytes for item in categories.values()),
         per_token_bytes=state.need(context + 1) - total,
-        weights_bytes=weights_bytes(blueprint, weights_format) if weights is None else weights,
+        weights_bytes=found.total_bytes,
+        table_bytes=found.table_bytes,
         categories=categories,
+        layers=_layers(blueprint, kv_layout),
     )
 
 
@@ -200,11 +325,14 @@ def largest_context(
     batch: int = 1,
     kv_format: str = "bf16",
     kv_layout: bool = False,
-    weights: int | None = None,
+    weights: Weights | int | None = None,
 ) -> Largest:
-    """The largest context whose need fits `budget` bytes beside the weights (None: as published)."""
+    """The largest context whose need fits `budget` bytes beside the weights (None: as published).
+
+    The need never falls as the context grows, so everything shorter fits too and everything longer does not.
+    """
     state = _State(blueprint, batch, kv_format, kv_layout)
-    left = budget - (weights_bytes(blueprint) if weights is None else weights)
+    left = budget - (_weights(blueprint) if weights is None else _given(weights)).total_bytes
     if left < 0:
         return Largest(budget, None, "weights")
     if state.need(1) > left:

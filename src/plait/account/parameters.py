@@ -8,22 +8,19 @@ Block scales of quantised files (`fp8_scales`) are counted apart from all of the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 from typing import Final, get_args
 
-from plait.blueprint.families import family
-from plait.blueprint.layout import Layout
-from plait.blueprint.read.stored import StoredTensor
+from plait.account.headers import Headers, compare, headers_of
 from plait.blueprint.source import Source
 from plait.blueprint.spec import Attention, Blueprint, Quantization
 from plait.blueprint.tensors import Part, Tensor, Use, inventory
 from plait.errors import ConfigError, fault
 
-__all__ = ["Beyond", "ParameterAccount", "parameters", "parameters_of"]
+__all__ = ["Beyond", "ParameterAccount", "account_of", "parameters", "parameters_of"]
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 # Uses whose matrices are stored in the declared block format; routers, embeddings and heads stay whole.
@@ -67,7 +64,11 @@ class ParameterAccount:
     active       `used` less the experts a token is not routed to; embedding and head whole
     parts        by part of the model; text, vision and audio are the used ones, mtp is beyond them
     roles        `used` by what the tensors do
-    differences  how a file that was read differs from what its header lets expect, one line each
+    differences  how files that were read differ from what the config lets expect, one line each
+    counted_from what the counts were made from, in words
+    ignored      elements of tensors in the files that are no part of the graph, by the reason why
+    used_bytes   bytes of what the graph uses as the files store it; None where no files were read
+    table_bytes  of these, the table of per-layer embeddings
     """
 
     in_file: int
@@ -77,6 +78,10 @@ class ParameterAccount:
     beyond: Beyond
     roles: Mapping[Use, int]
     differences: tuple[str, ...] = ()
+    counted_from: str = "the config alone"
+    ignored: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    used_bytes: int | None = None
+    table_bytes: int = 0
 
     def __post_init__(self) -> None:
         assert sum(n for part, n in self.parts.items() if part != "mtp") == self.used
@@ -174,50 +179,54 @@ def parameters(blueprint: Blueprint, *, published: Mapping[str, int] = _NOTHING)
     )
 
 
-def _compared(
-    stored: Mapping[str, StoredTensor], layout: Layout, tensors: tuple[Tensor, ...]
-) -> tuple[tuple[str, ...], int, int]:
-    """(differences, elements of copies of the head, elements of other ignored tensors) of a file's tensors."""
-    sizes = {tensor.role: tensor.elements for tensor in tensors}
-    faults: list[str] = []
-    bound: set[str] = set()
-    for binding in layout.bindings:
-        bound.update(binding.names)
-        missing = [name for name in binding.names if name not in stored]
-        faults += [f"tensor {name!r} is missing" for name in missing]
-        expected = sum(sizes[role] for role in binding.roles)
-        found = sum(prod(stored[name].shape) for name in binding.names if name in stored)
-        if not missing and expected != found:
-            faults.append(f"{' + '.join(map(repr, binding.names))}: expected {expected} elements, found {found}")
-    copies = others = 0
-    for name, tensor in stored.items():
-        if name in bound:
-            continue
-        if not any(re.fullmatch(item.pattern, name) for item in layout.ignored):
-            faults.append(f"tensor {name!r} of {prod(tensor.shape)} elements is no part of the graph")
-        elif name == "output.weight":
-            copies += prod(tensor.shape)
-        else:
-            others += prod(tensor.shape)
-    return tuple(faults), copies, others
-
-
 def parameters_of(source: Source) -> ParameterAccount:
-    """The account of what a user named.
+    """The account of what a user named; reads the headers of its weights (`headers_of`) and compares (`account_of`)."""
+    return account_of(source, headers_of(source))
 
-    For a GGUF file with tensors `in_file` is what the header lists, and `differences` names every tensor that the
-    inventory does not explain; a text-only file of a model with towers has none of the towers' tensors.
+
+def account_of(source: Source, headers: Headers | None) -> ParameterAccount:
+    """The account of a model whose weights' headers were read; None: it has no weights at hand.
+
+    Where weights are at hand (a directory with safetensors, a GGUF file, a model of the hub) `in_file` is what their
+    headers list, and `differences` names every tensor that the inventory does not explain and every part that is not
+    there; of a config alone, and of a catalogue entry, it is what such a file holds.
     """
     blueprint = source.blueprint
-    if source.header is None or not source.header.tensors:
-        return parameters(blueprint, published=_NOTHING if source.entry is None else source.entry.published)
-    stored = source.header.tensors
+    if headers is None:
+        found = parameters(blueprint, published=_NOTHING if source.entry is None else source.entry.published)
+        return replace(found, counted_from="the config alone" if source.entry is None else "the catalogue entry")
     account = parameters(blueprint)
-    layout = family(blueprint.family).gguf_layout(blueprint)
-    differences, copies, others = _compared(stored, layout, inventory(blueprint))
-    in_file = sum(prod(tensor.shape) for tensor in stored.values())
-    beyond = replace(account.beyond, duplicates=copies, buffers=others, unused_shared_kv=0)
-    if not differences and in_file != account.used + beyond.elements:
-        differences = (f"the header lists {in_file} elements, the graph and what is known beside it explain "
-                       f"{account.used + beyond.elements}",)
-    return replace(account, in_file=in_file, beyond=beyond, differences=differences)
+    compared = compare(blueprint, headers, account.beyond.unused_shared_kv)
+    ahead = tuple(t for t in inventory(blueprint) if t.part == "mtp" and t.buffer)
+    whole = compared.mtp == account.beyond.mtp + _elements(ahead)
+    # Buffers of the layers that predict further tokens stand with the other buffers; without the layers there are none.
+    absent = 0 if whole else _elements(t for t in ahead if t.use == "router")
+    mtp = account.beyond.mtp if whole else compared.mtp
+    beyond = replace(
+        account.beyond,
+        mtp=mtp,
+        duplicates=compared.duplicates,
+        unused_shared_kv=compared.unused_shared_kv,
+        router_bias=account.beyond.router_bias - absent,
+        fp8_scales=compared.scales,
+        buffers=account.beyond.buffers - compared.lacking + compared.others,
+    )
+    differences = compared.differences
+    if account.beyond.fp8_scales and compared.scales != account.beyond.fp8_scales:
+        text = f"block scales: expected {account.beyond.fp8_scales} elements, found {compared.scales}"
+        differences = (*differences, text)
+    if not differences and compared.in_file != account.used + beyond.elements:
+        explained = account.used + beyond.elements
+        text = f"the files hold {compared.in_file} elements, the graph and what is known beside it explain {explained}"
+        differences = (text,)
+    return replace(
+        account,
+        in_file=compared.in_file,
+        beyond=beyond,
+        parts=MappingProxyType({**account.parts, "mtp": mtp}),
+        differences=differences,
+        counted_from=str(headers),
+        ignored=compared.ignored,
+        used_bytes=compared.used_bytes,
+        table_bytes=compared.table_bytes,
+    )

@@ -25,6 +25,21 @@ def _rope_fits(rope: Rope, dims: int) -> bool:
     return rope.start + 2 * rope.pairs <= dims
 
 
+def _indexer_faults(index: int, mixer: LatentAttention, blueprint: Blueprint) -> list[tuple[str, object, object]]:
+    indexer = mixer.indexer
+    if indexer is None:
+        return []
+    faults: list[tuple[str, object, object]] = []
+    if not _rope_fits(indexer.rope, indexer.dim):
+        faults.append(("rotated dims of the indexer", f"at most {indexer.dim}", indexer.rope.rotated))
+    if indexer.source is not None:
+        source = blueprint.layers[indexer.source].mixer if 0 <= indexer.source < index else None
+        own = source.indexer if isinstance(source, LatentAttention) else None
+        if own is None or own.source is not None:
+            faults.append(("source of a shared choice", "an earlier layer with an own indexer", indexer.source))
+    return faults
+
+
 def _mixer_faults(index: int, layer: Layer, blueprint: Blueprint) -> list[tuple[str, object, object]]:
     mixer = layer.mixer
     faults: list[tuple[str, object, object]] = []
@@ -53,6 +68,7 @@ def _mixer_faults(index: int, layer: Layer, blueprint: Blueprint) -> list[tuple[
     elif isinstance(mixer, LatentAttention):
         if not _rope_fits(mixer.rope, mixer.rope_dim):
             faults.append(("rotated dims", f"at most {mixer.rope_dim}", mixer.rope.rotated))
+        faults += _indexer_faults(index, mixer, blueprint)
     elif isinstance(mixer, GatedDeltaNet) and mixer.key_heads < 1:
         faults.append(("key heads", "at least 1", mixer.key_heads))
     elif isinstance(mixer, GatedDeltaNet) and mixer.value_heads % mixer.key_heads:
@@ -64,6 +80,11 @@ def _mixer_faults(index: int, layer: Layer, blueprint: Blueprint) -> list[tuple[
             faults.append(("active experts", f"at most {mixture.experts}", mixture.active))
         if mixture.router.groups < 1 or mixture.experts % mixture.router.groups:
             faults.append(("experts", f"a multiple of {mixture.router.groups} groups", mixture.experts))
+        elif mixture.router.kept_groups > mixture.router.groups:
+            faults.append(("kept groups of experts", f"at most {mixture.router.groups}", mixture.router.kept_groups))
+        elif mixture.active > mixture.experts // mixture.router.groups * mixture.router.kept_groups:
+            kept = mixture.experts // mixture.router.groups * mixture.router.kept_groups
+            faults.append(("active experts", f"at most the {kept} of the kept groups", mixture.active))
     return faults
 
 
@@ -82,6 +103,8 @@ def _layer_kinds_not_run(layer: Layer) -> list[str]:
     mixer, part = layer.mixer, layer.feed_forward
     if isinstance(mixer, LatentAttention):
         found.append("latent attention")
+        if mixer.indexer is not None:
+            found.append("sparse attention by an indexer")
     elif isinstance(mixer, GatedDeltaNet):
         found.append("Gated DeltaNet")
     else:

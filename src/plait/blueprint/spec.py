@@ -156,11 +156,13 @@ class MultiTokenPrediction:
     """Multi-token-prediction layers that follow the model in its file; never part of the graph that is run.
 
     copies_embedding, copies_head  each layer stores its own copy of the embedding or head
+    one_projection                 the layers share the projection into them and the norms around it (Qwen)
     """
 
     layers: tuple[Layer, ...]
     copies_embedding: bool
     copies_head: bool
+    one_projection: bool = False
 
 
 @dataclass(frozen=True, slots=True)

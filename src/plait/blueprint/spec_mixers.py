@@ -115,10 +115,14 @@ class QKNorm:
 
 @dataclass(frozen=True, slots=True)
 class OutputGate:
-    """Gate on the attention output: one number per head, or one per element of each head."""
+    """Gate on the attention output: one number per head, or one per element of each head.
+
+    bias     the gate's projection has a bias
+    """
 
     per: Literal["head", "element"]
     activation: Literal["sigmoid", "silu"]
+    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ def _attention(role: str, mixer: Attention, hidden: int) -> Iterator[Tensor]:
     if mixer.gate is not None:
         rows = mixer.heads if mixer.gate.per == "head" else mixer.heads * mixer.v_dim
         yield Tensor(f"{role}.gate", (rows, hidden), "mixer")
+        if mixer.gate.bias:
+            yield Tensor(f"{role}.gate_bias", (rows,), "mixer", vector=True)
     if mixer.qkv_bias:
         yield Tensor(f"{role}.query_bias", (queries,), "mixer", vector=True)
         if own:
@@ -219,11 +221,14 @@ def _mtp(blueprint: Blueprint) -> Iterator[Tensor]:
     hidden = blueprint.hidden
     for index, layer in enumerate(blueprint.mtp.layers):
         prefix = f"mtp.{index}"
-        yield Tensor(f"{prefix}.projection", (hidden, 2 * hidden), "other")
-        yield from _norm(f"{prefix}.embedding_norm", blueprint.final_norm, hidden)
-        yield from _norm(f"{prefix}.hidden_norm", blueprint.final_norm, hidden)
+        own = index == 0 or not blueprint.mtp.one_projection
+        if own:
+            yield Tensor(f"{prefix}.projection", (hidden, 2 * hidden), "other")
+            yield from _norm(f"{prefix}.embedding_norm", blueprint.final_norm, hidden)
+            yield from _norm(f"{prefix}.hidden_norm", blueprint.final_norm, hidden)
         yield from _layer(prefix, layer, blueprint)
-        yield from _norm(f"{prefix}.final_norm", blueprint.final_norm, hidden)
+        if own:
+            yield from _norm(f"{prefix}.final_norm", blueprint.final_norm, hidden)
 
 
 def inventory(blueprint: Blueprint) -> tuple[Tensor, ...]:

@@ -74,7 +74,7 @@ def requires(extra: str) -> Iterator[None]:
         # A module of Plait that is missing is a fault of Plait, not of the installation.
         if error.name is None or error.name.split(".")[0] == "plait":
             raise
-        raise MissingExtra(error.name.split(".")[0], extra) from error
+        raise MissingExtra(error.name.split(".")[0], f"'plait[{extra}]'") from error
 
 
 def printable(text: str) -> str:

@@ -8,11 +8,13 @@ from itertools import pairwise
 
 import click
 
-from plait.account.parameters import parameters_of
+from plait.account.headers import Headers, headers_of
+from plait.account.parameters import ParameterAccount, account_of
 from plait.blueprint.check import not_run
+from plait.blueprint.families import family
 from plait.blueprint.read.config import Coverage
 from plait.blueprint.read.gguf import GGUFHeader
-from plait.blueprint.source import Source, open_model
+from plait.blueprint.source import Sketch, Source, describe
 from plait.blueprint.spec import (
     Attention,
     Blueprint,
@@ -39,6 +41,8 @@ from plait.cli.common import (
     printable,
     source_facts,
 )
+from plait.cli.sketch import coverage_title, hub_facts, place_of, print_inspect
+from plait.errors import PlaitError
 from plait.units import binary_bytes, count
 
 __all__ = ["command"]
@@ -212,9 +216,30 @@ def _head(blueprint: Blueprint) -> str:
     return tied if blueprint.head.softcap is None else f"{tied}, softcap {blueprint.head.softcap:g}"
 
 
+def _weights(source: Source) -> tuple[Headers | None, ParameterAccount, str | None]:
+    """(headers, account, why they could not be read): a damaged file does not keep its description from being shown."""
+    try:
+        headers = headers_of(source)
+        return headers, account_of(source, headers), None
+    except PlaitError as error:
+        return None, account_of(source, None), str(error)
+
+
+def _weights_row(headers: Headers | None, account: ParameterAccount, unread: str | None) -> str:
+    if unread is not None:
+        return f"cannot be read, parameters are counted from the config: {unread}"
+    if headers is None:
+        return f"none at hand, parameters are counted from {account.counted_from}"
+    formats = Counter(tensor.format.name for tensor in headers.tensors.values())
+    shown = ", ".join(f"{n} {name}" for name, n in formats.most_common())
+    if not account.differences:
+        return f"{headers} fit the model: {shown}"
+    return f"{headers}: {shown}; {len(account.differences)} differences from the config (`plait params` names them)"
+
+
 def _facts(source: Source) -> list[tuple[str, str]]:
     blueprint = source.blueprint
-    account = parameters_of(source)
+    headers, account, unread = _weights(source)
     embedding = f"{blueprint.vocabulary:,} x {blueprint.hidden:,}"
     if blueprint.embedding.scale != 1.0:
         rounded = " (rounded to the weights' type)" if blueprint.embedding.rounded_scale else ""
@@ -226,7 +251,8 @@ def _facts(source: Source) -> list[tuple[str, str]]:
     missing = not_run(blueprint)
     rows = [
         ("family", blueprint.family),
-        ("source", f"catalogue, {source.entry.hub}" if source.entry is not None else str(source.path)),
+        ("reference", family(blueprint.family).REFERENCE),
+        ("source", place_of(source)),
         *([("GGUF", _gguf(source.header))] if source.header is not None else []),
         ("layers", pattern(blueprint)),
         ("hidden", f"{blueprint.hidden:,}"),
@@ -235,6 +261,7 @@ def _facts(source: Source) -> list[tuple[str, str]]:
         ("head", _head(blueprint)),
         ("norms", _norm(blueprint.final_norm)),
         ("parameters", f"{account.used:,} ({count(account.used)})"),
+        ("weights", _weights_row(headers, account, unread)),
         ("embedding stored in" if source.header is not None else "stored in", blueprint.stored_format),
         ("tokens", "; ".join(special)),
     ]
@@ -258,7 +285,7 @@ def _print_coverage(coverage: Coverage) -> None:
     rows = [("used", key) for key in coverage.used]
     rows += [("irrelevant", key) for key in coverage.irrelevant]
     rows += [("unknown", key) for key in coverage.unknown]
-    print_table(rows, title="Keys of the file", header=("", "key"))
+    print_table(rows, title=coverage_title(coverage), header=("", "key"))
 
 
 @click.command("inspect")
@@ -270,15 +297,21 @@ def command(model: str, coverage: bool, evidence: bool, as_json: bool) -> None:
     """Show what MODEL is: layers, attention, rotation per kind of layer, norms, embedding and head.
 
     Layers that are alike share one row. With --json everything is printed: the blueprint with its evidence, and the
-    coverage of the file's keys.
+    coverage of the file's keys. Of a family that is not known, what its keys tell is shown, and all of them.
     """
-    source = open_model(model)
+    source = describe(model)
+    if isinstance(source, Sketch):
+        print_inspect(model, source, as_json=as_json)
+        return
     blueprint, found = source.blueprint, source.coverage
     if as_json:
         from plait.blueprint.dump import dump
 
         keys = {"used": list(found.used), "irrelevant": list(found.irrelevant), "unknown": list(found.unknown)}
-        print_json({**source_facts(model, source), "blueprint": dump(blueprint), "coverage": keys})
+        _, account, unread = _weights(source)
+        weights = {"counted_from": account.counted_from, "unread": unread, "differences": list(account.differences)}
+        where = {**source_facts(model, source), **hub_facts(source)}
+        print_json({**where, "blueprint": dump(blueprint), "coverage": keys, "weights": weights})
         return
     print_table(_facts(source), title=printable(blueprint.name))
     click.echo()

@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "inspect": ("plait.cli.inspect", "Show what a model is: layers, rotation, norms, evidence."),
         "params": ("plait.cli.params", "Count parameters: in the file, used, active per token."),
         "memory": ("plait.cli.memory", "Count the memory of a model's state at a context."),
+        "flops": ("plait.cli.flops", "Count the FLOPs of prefill and decode; bound tokens per second."),
         "generate": ("plait.cli.generate", "Continue a prompt."),
         "random": ("plait.cli.random", "Write a random checkpoint of a config."),
     }
@@ -123,6 +124,10 @@ def _status(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _silence_stdout()
         return 128 + 13
+    except OSError as error:
+        _silence_stdout()
+        _say(f"error: {error.filename or 'output'}: {error.strerror or error}")
+        return 1
     except Exception as error:
         if os.environ.get("PLAIT_TRACEBACK"):
             traceback.print_exc()
@@ -132,6 +137,11 @@ def _status(arguments: Sequence[str]) -> int:
 
 def run() -> NoReturn:
     """The program: the command line of this process, then its exit."""
+    # A stream that was closed before the start is None; what is written there is lost.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (open until the process ends)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
         # A terminal of another encoding shows an escape for what it cannot write.
         sys.stdout.reconfigure(errors="backslashreplace")

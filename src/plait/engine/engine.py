@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Sequence
 
 import torch
 from torch import Tensor
@@ -152,7 +152,7 @@ class Engine:
         stop: str | Sequence[str] = (),
         markup: bool = True,
         ignore_eos: bool = False,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Continue a prompt: yields `Prefill`, `Token` and `Tail` events and ends with a `Result`.
 
         prompt      text or token ids

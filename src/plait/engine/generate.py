@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -72,7 +72,7 @@ class Request:
         return Request(tokens, sampling, limit, stop, frozenset(ends), tokenizer is not None)
 
 
-def run_request(engine: Engine, request: Request) -> Iterator[Event]:
+def run_request(engine: Engine, request: Request) -> Generator[Event, None, None]:
     """Prefill, then one token at a time. The state is given back however the iteration ends."""
     started = perf_counter()
     sampler = Sampler(request.sampling)

@@ -33,7 +33,7 @@ def packaged_weights(entry: Entry) -> Path:
         )
     spec = find_spec(package.module)
     if spec is None or spec.origin is None:
-        raise MissingExtra(package.name, package.extra)
+        raise MissingExtra(package.name, package.install)
     if package.assemble is None:
         path = Path(spec.origin).parent / package.file
         if not path.is_file():

@@ -24,7 +24,7 @@ from plait.blueprint.spec import Blueprint
 from plait.blueprint.tensors import Tensor as Wanted
 from plait.blueprint.tensors import inventory
 from plait.dtypes import BY_NAME, Format
-from plait.errors import PlaitError, UsageError, fault
+from plait.errors import PlaitError, UnsupportedError, UsageError, fault
 from plait.runtime.blocks import DENSE, pack, packable
 from plait.runtime.checkpoint_gguf import architecture_metadata, write_gguf
 from plait.runtime.checkpoint_tokenizer import byte_tokenizer
@@ -207,6 +207,9 @@ def _stored(values: Tensor, binding: Binding) -> Tensor:
         case PermutedRows(heads=heads):
             halves = values.reshape(heads, 2, values.shape[0] // heads // 2, -1)
             return halves.transpose(1, 2).reshape(values.shape)
+        case other:
+            what = f"tensor {binding.names[0]!r}: this version cannot write the form it is stored in"
+            raise UnsupportedError(fault(what, expected="MinusOne, PermutedRows or none", found=type(other).__name__))
 
 
 def _left_out(blueprint: Blueprint) -> Iterator[str]:

@@ -132,12 +132,18 @@ class _Builder:
             self.steps.append(Normalise("y", "y", self.norm(role, norm), norm.eps))
         self.steps.append(AddTo("y"))
 
+    def _head_norms(self, role: str, mixer: Attention, norm: Norm) -> Tensor:
+        """Weights of the norms of queries (times the scale of the scores) and keys, a row for each head."""
+        query, key = self.norm(f"{role}.query_norm", norm), self.norm(f"{role}.key_norm", norm)
+        if query is None or key is None:
+            raise UnsupportedError(f"{self.blueprint.name}: norms of queries and keys without weights")
+        return torch.cat((query.expand(mixer.heads, -1) * mixer.scale, key.expand(mixer.kv_heads, -1)))
+
     def _attention(self, index: int, mixer: Attention, slab_class: int) -> None:
         role = f"layers.{index}.attention"
         names = [f"{role}.query", f"{role}.key", f"{role}.value"]
         targets: list[tuple[str, int, int | None]] = [
-            ("q", mixer.heads * mixer.qk_dim, mixer.heads),
-            ("k", mixer.kv_heads * mixer.qk_dim, mixer.kv_heads),
+            ("qk", (mixer.heads + mixer.kv_heads) * mixer.qk_dim, mixer.heads + mixer.kv_heads),
             ("v", mixer.kv_heads * mixer.v_dim, mixer.kv_heads),
         ]
         bias = self.biases([f"{name}_bias" for name in names])
@@ -153,12 +159,12 @@ class _Builder:
             Attend(
                 layer=index,
                 slab_class=slab_class,
+                heads=mixer.heads,
                 rope=mixer.rope,
                 table=self.table(mixer.rope) if mixer.rope is not None else None,
-                query_norm=self.norm(f"{role}.query_norm", norm) if norm is not None else None,
-                key_norm=self.norm(f"{role}.key_norm", norm) if norm is not None else None,
+                norm=self._head_norms(role, mixer, norm) if norm is not None else None,
                 norm_eps=norm.eps if norm is not None else 0.0,
-                scale=mixer.scale,
+                scale=1.0 if norm is not None else mixer.scale,
                 window=mixer.window,
                 cap=mixer.softcap,
                 one_by_one=self._one_by_one(mixer),

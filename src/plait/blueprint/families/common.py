@@ -231,15 +231,16 @@ def gguf_bindings(
     blueprint: Blueprint,
     extra: Mapping[str, str] = MappingProxyType({}),
     *,
+    top: Mapping[str, str] = MappingProxyType({}),
     fusions: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     minus_one: bool = False,
     permuted: bool = False,
 ) -> Layout:
-    """The layout of a GGUF file; `extra` adds to or replaces the common names below `blk.N.`."""
+    """The layout of a GGUF file; `extra` adds to or replaces the common names below `blk.N.`, `top` those outside."""
     return bound(
         blueprint,
         {**_GGUF_NAMES, **extra},
-        top=_GGUF_TOP,
+        top={**_GGUF_TOP, **top},
         layer="blk.{index}.",
         fusions=fusions,
         roots=(MappingProxyType({}),),

@@ -37,7 +37,9 @@ from plait.blueprint.read.rope import half_rope, read_rope
 from plait.blueprint.spec import Attention, Blueprint, Embedding, Gated, Head, Layer, Norm, Rope
 from plait.errors import UnsupportedError, fault
 
-__all__ = ["gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+__all__ = ["REFERENCE", "gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+
+REFERENCE: Final = "transformers 5.24 models/gemma2/modeling_gemma2.py Gemma2ForCausalLM"
 
 _PERIOD: Final = 2
 _RULE: Final = "windows and full layers in turn, window first"

@@ -40,7 +40,9 @@ from plait.blueprint.read.rope import half_rope, read_rope
 from plait.blueprint.spec import Attention, Blueprint, Embedding, Gated, Head, Layer, Norm, QKNorm, Rope
 from plait.errors import UnsupportedError, fault
 
-__all__ = ["SANDWICH_NAMES", "gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+__all__ = ["REFERENCE", "SANDWICH_NAMES", "gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+
+REFERENCE: Final = "transformers 5.24 models/gemma3/modeling_gemma3.py Gemma3ForConditionalGeneration"
 
 # Class defaults of Gemma3TextConfig: the published 4B, 12B and 27B files leave most keys out.
 _DEFAULT_THETA: Final = MappingProxyType({FULL: 1_000_000.0, SLIDING: 10_000.0})

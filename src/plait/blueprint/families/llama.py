@@ -5,6 +5,8 @@ Reference: transformers 5.24, models/llama/modeling_llama.py, LlamaForCausalLM.
 
 from __future__ import annotations
 
+from typing import Final
+
 from plait.blueprint.families.common import (
     ACTIVATIONS,
     LLAMA_NAMES,
@@ -24,7 +26,9 @@ from plait.blueprint.read.gguf import GGUFHeader
 from plait.blueprint.read.rope import half_rope, read_rope
 from plait.blueprint.spec import Attention, Blueprint, Embedding, Gated, Head, Layer, Norm, Rope
 
-__all__ = ["gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf", "plain"]
+__all__ = ["REFERENCE", "gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf", "plain"]
+
+REFERENCE: Final = "transformers 5.24 models/llama/modeling_llama.py LlamaForCausalLM"
 
 
 def parse(config: ConfigReader) -> Blueprint:

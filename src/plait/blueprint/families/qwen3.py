@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from plait.blueprint.families import llama
 from plait.blueprint.families.common import (
@@ -22,7 +23,9 @@ from plait.blueprint.read.config import ConfigReader
 from plait.blueprint.read.gguf import GGUFHeader
 from plait.blueprint.spec import Attention, Blueprint, QKNorm
 
-__all__ = ["gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+__all__ = ["REFERENCE", "gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+
+REFERENCE: Final = "transformers 5.24 models/qwen3/modeling_qwen3.py Qwen3ForCausalLM"
 
 
 def _with_norms(blueprint: Blueprint) -> Attention:

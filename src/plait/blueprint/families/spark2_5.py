@@ -33,7 +33,9 @@ from plait.blueprint.read.rope import half_rope, read_rope
 from plait.blueprint.spec import Attention, Blueprint, Embedding, Gated, Head, Layer, Norm, OutputGate, Rope
 from plait.errors import UnsupportedError, fault
 
-__all__ = ["gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+__all__ = ["REFERENCE", "gguf_layout", "gguf_metadata", "layout", "parse", "parse_gguf"]
+
+REFERENCE: Final = "modeling_spark.py Spark2_5ForCausalLM, part of the published checkpoints"
 
 _PERIOD: Final = 4
 _GATES: Final = MappingProxyType({"sigmoid": "sigmoid", "silu": "silu"})

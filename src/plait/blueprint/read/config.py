@@ -114,9 +114,17 @@ class ConfigReader:
         """The key as messages and coverage write it."""
         return self._prefix + key
 
+    def keys(self) -> tuple[str, ...]:
+        """The keys of this object. Does not count as a use."""
+        return tuple(self._data)
+
     def given(self, key: str) -> bool:
         """The key is there and not null. Does not count as a use."""
         return self._data.get(key) is not None
+
+    def is_text(self, key: str) -> bool:
+        """The value is a string, for keys that have a short and a long form. Does not count as a use."""
+        return isinstance(self._data.get(key), str)
 
     def holds_objects(self) -> bool:
         """Some value is itself an object, as in settings that are given per layer type."""
@@ -290,6 +298,36 @@ class ConfigReader:
             raise self.error(key, expected=f"{length} entries, one per layer", found=len(items))
         return tuple(items)
 
+    def numbers(
+        self, key: str, *, field: str | None = None, length: int, infinite: bool = False
+    ) -> tuple[float, ...] | None:
+        """A number for each of `length` layers: a list of that length, None where absent; `infinite`: may be +-inf."""
+        value = self._raw((key,), field, None)
+        if value is None:
+            return None
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise self.error(key, expected="a list of numbers", found=_shown(value))
+        for item in value:
+            number = isinstance(item, int | float) and not isinstance(item, bool) and item == item
+            if not number or not (infinite or abs(item) <= sys.float_info.max):
+                raise self.error(key, expected="a list of finite numbers", found=_shown(item))
+        if len(value) != length:
+            raise self.error(key, expected=f"{length} entries, one per layer", found=len(value))
+        return tuple(float(item) for item in value)
+
+    def pairs(
+        self, key: str, *, field: str | None = None, default: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """Pairs of integers of at least 1, as many as the default has."""
+        value = self._raw((key,), field, default)
+        found = []
+        for item in value if isinstance(value, list | tuple) and len(value) == len(default) else ():
+            if isinstance(item, list | tuple) and len(item) == 2 and all(type(n) is int and n >= 1 for n in item):
+                found.append((int(item[0]), int(item[1])))
+        if len(found) != len(default):
+            raise self.error(key, expected=f"{len(default)} pairs of integers of at least 1", found=_shown(value))
+        return tuple(found)
+
     def booleans(self, key: str, *, field: str | None = None, length: int) -> tuple[bool, ...] | None:
         """A list of `length` booleans, None where absent or not a list."""
         if not isinstance(self._data.get(key), list | tuple):
@@ -301,6 +339,14 @@ class ConfigReader:
         if len(value) != length:
             raise self.error(key, expected=f"{length} entries, one per layer", found=len(value))
         return tuple(value)
+
+    def indices(self, key: str, *, field: str | None = None) -> tuple[int, ...]:
+        """A list of layer numbers, empty where absent or null."""
+        value = self._raw((key,), field, ())
+        items = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in items):
+            raise self.error(key, expected="a list of layer numbers", found=_shown(value))
+        return tuple(items)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id, a list of ids, or nothing."""

@@ -159,7 +159,10 @@ def read_rope(
 
 
 def half_rope(settings: RopeSettings, head_dim: int) -> Rope:
-    """Half-split rotation of the first int(head_dim * share) dims, frequencies over the rotated dims."""
+    """Half-split rotation of the first int(head_dim * share) dims, frequencies over the rotated dims.
+
+    Of an odd number of dims the reference code makes one pair more than whole ones, and keeps the odd divisor.
+    """
     rotated = int(head_dim * settings.share)
-    pairs = rotated // 2
-    return Rope(theta=settings.theta, pairs=pairs, divisor=2 * pairs, distance=pairs, scaling=settings.scaling)
+    pairs = (rotated + 1) // 2
+    return Rope(theta=settings.theta, pairs=pairs, divisor=rotated, distance=pairs, scaling=settings.scaling)

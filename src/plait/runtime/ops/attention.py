@@ -10,6 +10,7 @@ yet written are zero. A query at position p sees keys [max(0, p - window + 1), p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 import torch
@@ -55,30 +56,37 @@ def attention_reference(
     return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v).transpose(0, 1)
 
 
+@cache
+def _masks(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Keys hidden from a query in the same block [SLAB, SLAB], and keys up to d [d + SLAB, SLAB] for d from -SLAB on."""
+    lane = torch.arange(SLAB, device=device)
+    return lane > lane[:, None], lane <= torch.arange(-SLAB, 2 * SLAB, device=device)[:, None]
+
+
 def _hide(scores: Sequence[Tensor], first_block: int, start: int, n: int, window: int | None) -> None:
     """Mask, in scores [kv_heads, group, n, SLAB] of each block, the keys a query does not see.
 
     Only the last block holds keys that come later, only the first blocks hold keys that left the window.
     """
-    device = scores[0].device
-    at = torch.arange(start, start + n, device=device)[:, None]
-    lane = torch.arange(SLAB, device=device)
-    last_key = start // SLAB * SLAB
-    if start < last_key + SLAB - 1:
-        scores[-1].masked_fill_(lane + last_key > at, -torch.inf)
+    later, left = _masks(scores[0].device)
+    row = start % SLAB
+    if row < SLAB - 1:
+        scores[-1].masked_fill_(later[row : row + n], -torch.inf)
     if window is None:
         return
+    # Of the block whose first key is `key`, the query at start + i no longer sees lanes up to start - window - key + i.
     key = first_block * SLAB
     for block in scores:
-        if key > start + n - 1 - window:
+        reach = start - window - key
+        if reach + n - 1 < 0:
             break
-        block.masked_fill_(lane + key <= at - window, -torch.inf)
+        block.masked_fill_(left[SLAB + reach : SLAB + reach + n], -torch.inf)
         key += SLAB
 
 
 def _tile(
     queries: Tensor,
-    blocks: Sequence[tuple[Tensor, Tensor]],
+    blocks: Sequence[tuple[Tensor, ...]],
     first_block: int,
     start: int,
     window: int | None,
@@ -114,7 +122,7 @@ def _tile(
 
 def attention(
     queries: Tensor,
-    blocks: Sequence[tuple[Tensor, Tensor]],
+    blocks: Sequence[tuple[Tensor, ...]],
     *,
     start: int,
     first_block: int,
@@ -135,7 +143,7 @@ def attention(
     """
     n, heads, dim = queries.shape
     kv_heads = blocks[0][0].shape[0]
-    scaled = queries * scale
+    scaled = queries if scale == 1.0 else queries * scale
     done = 0
     while done < n:
         at = start + done

@@ -15,5 +15,8 @@ def rms_norm_reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """One library call with the same result to rounding. Keeps the contract: each row is reduced by itself."""
-    return torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)
+    """The same to rounding with fewer passes over memory. Keeps the contract: each row is reduced by itself."""
+    scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = scale.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    y: Tensor = x * scale
+    return y if weight is None else y.mul_(weight)

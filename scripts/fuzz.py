@@ -5,8 +5,8 @@
 
 A case is a function of seed and number: a config of the catalogue or a GGUF header made from it, damaged in one to
 four places. It must end in an answer of every reading command or in one error of one line. Anything else is a finding:
-another exception, a message of several lines, output that is no JSON or holds control characters, more than two seconds
-of this process's time, or more than 200 MiB of memory. Exit status 1 where there is a finding.
+another exception, a message of several lines, output that is no JSON or holds control characters, a step of more than
+two seconds of this process's time, or more than 200 MiB of memory. Exit status 1 where there is a finding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -74,9 +74,17 @@ def one_line(error: PlaitError) -> None:
         raise Broken(f"a message of {len(text)} characters: {text[:300]!r}")
 
 
+@cache
+def screen() -> io.StringIO:
+    """What commands print on. There is one: the command-line library keeps every stream it ever printed on."""
+    return io.StringIO()
+
+
 def run_command(arguments: Sequence[str]) -> str:
     """What `plait ...` prints; PlaitError as it is raised."""
-    out = io.StringIO()
+    out = screen()
+    out.seek(0)
+    out.truncate()
     with redirect_stdout(out), redirect_stderr(out):
         plait(list(arguments), standalone_mode=False)
     return out.getvalue()
@@ -97,16 +105,18 @@ def commands(path: Path, found: Source | Sketch, rng: Random) -> Iterator[tuple[
     yield ("memory", name, "--context", context, "--kv-dtype", kv, *budget, *rng.choice(((), ("--json",))))
 
 
-def attempt(path: Path, rng: Random) -> str:
-    """`read`, `sketch` or `refused`; raises what is a finding."""
+def attempt(path: Path, rng: Random, seconds: float) -> str:
+    """`read`, `sketch` or `refused`; raises what is a finding. Each step has its own time."""
     try:
-        found = describe(path)
+        with limited(seconds):
+            found = describe(path)
     except PlaitError as error:
         one_line(error)
         return "refused"
     for arguments in commands(path, found, rng):
         try:
-            text = run_command(arguments)
+            with limited(seconds):
+                text = run_command(arguments)
         except PlaitError as error:
             one_line(error)
             # Understood and then refused is right only for a family that is not known, and for contradictory files.
@@ -170,7 +180,7 @@ def run(
     numbers: Sequence[int],
     seed: int,
     *,
-    trial: Callable[[Path, Random], str] = attempt,
+    trial: Callable[[Path, Random, float], str] = attempt,
     seconds: float = SECONDS,
     progress: Callable[[int, Report], None] | None = None,
 ) -> Report:
@@ -182,8 +192,7 @@ def run(
             path = Path(directory) / name
             path.write_bytes(raw)
             try:
-                with limited(seconds):
-                    report.endings[trial(path, Random(f"{seed}:{number}:trial"))] += 1
+                report.endings[trial(path, Random(f"{seed}:{number}:trial"), seconds)] += 1
             except (Exception, Hang) as error:
                 report.endings["finding"] += 1
                 report.findings.append(_finding(number, error))

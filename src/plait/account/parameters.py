@@ -1,7 +1,7 @@
 """Parameters: in the file, used by the graph, active per token.
 
     in_file = used + mtp + duplicates + unused_shared_kv + router_bias + layer_scalars + buffers
-    used    = text + vision + audio
+    used    = text + vision + audio, and the embedders where a model counts them apart
 
 Block scales of quantised files (`fp8_scales`) are counted apart from all of these.
 """
@@ -150,7 +150,11 @@ def parameters(blueprint: Blueprint, *, published: Mapping[str, int] = _NOTHING)
     buffers = tuple(t for t in tensors if t.buffer)
     used = tuple(t for t in weights if t.part != "mtp")
     parts: Mapping[Part, int] = MappingProxyType(
-        {part: _elements(t for t in weights if t.part == part) for part in get_args(Part)}
+        {
+            part: elements
+            for part in get_args(Part)
+            if (elements := _elements(t for t in weights if t.part == part)) or part != "embedders"
+        }
     )
     router_bias = _elements(t for t in buffers if t.use == "router")
     layer_scalars = _elements(t for t in buffers if t.role.endswith(".scalar"))

@@ -167,12 +167,16 @@ class MultiTokenPrediction:
 
 @dataclass(frozen=True, slots=True)
 class TowerTensor:
-    """`copies` tensors of `shape`; `{}` in `name` stands for the running number. Buffers are no parameters."""
+    """`copies` tensors of `shape`; `{}` in `name` stands for the running number. Buffers are no parameters.
+
+    embedder  joins the encoder to the text model and is counted as a part of its own (Gemma 3n)
+    """
 
     name: str
     shape: tuple[int, ...]
     copies: int = 1
     buffer: bool = False
+    embedder: bool = False
 
 
 @dataclass(frozen=True, slots=True)

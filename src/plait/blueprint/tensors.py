@@ -26,7 +26,7 @@ from plait.blueprint.spec import (
 
 __all__ = ["Part", "Tensor", "Use", "inventory"]
 
-Part = Literal["text", "vision", "audio", "mtp"]
+Part = Literal["text", "vision", "audio", "embedders", "mtp"]
 Use = Literal["embedding", "head", "mixer", "feed_forward", "experts", "router", "norm", "other"]
 
 
@@ -257,9 +257,9 @@ def inventory(blueprint: Blueprint) -> tuple[Tensor, ...]:
             yield Tensor("head", (blueprint.vocabulary, hidden), "head")
         for tower in blueprint.towers:
             for item in tower.tensors:
-                yield Tensor(
-                    f"{tower.kind}.{item.name}", item.shape, "other", tower.kind, buffer=item.buffer, copies=item.copies
-                )
+                part: Part = "embedders" if item.embedder else tower.kind
+                role = f"{tower.kind}.{item.name}"
+                yield Tensor(role, item.shape, "other", part, buffer=item.buffer, copies=item.copies)
         for tensor in _mtp(blueprint):
             yield replace(tensor, part="mtp")
 

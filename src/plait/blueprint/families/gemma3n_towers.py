@@ -25,9 +25,9 @@ def _embedder(part: ConfigReader, field: str, hidden: int, text_hidden: int) -> 
     part.irrelevant("vocab_offset")
     rows = part.integer("vocab_size", field=f"{field}.vocabulary", default=128)
     return (
-        TowerTensor("embedder.embedding", (rows, hidden)),
-        TowerTensor("embedder.norms", (hidden,), 2),
-        TowerTensor("embedder.projection", (text_hidden, hidden)),
+        TowerTensor("embedder.embedding", (rows, hidden), embedder=True),
+        TowerTensor("embedder.norms", (hidden,), 2, embedder=True),
+        TowerTensor("embedder.projection", (text_hidden, hidden), embedder=True),
     )
 
 

@@ -81,6 +81,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_INTEGER
+
+
 class ConfigReader:
     """Typed reads of one object of keys, with evidence and coverage. Sections share their parent's records."""
 
@@ -292,8 +296,9 @@ class ConfigReader:
             return None
         items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value] * length
         for item in items:
-            if not isinstance(item, int) or isinstance(item, bool) or item < minimum:
-                raise self.error(key, expected=f"integers of at least {minimum}", found=_shown(item))
+            if not isinstance(item, int) or isinstance(item, bool) or not minimum <= item <= _MAX_INTEGER:
+                wanted = f"integers of at least {minimum} and at most {_MAX_INTEGER}"
+                raise self.error(key, expected=wanted, found=_shown(item))
         if len(items) != length:
             raise self.error(key, expected=f"{length} entries, one per layer", found=len(items))
         return tuple(items)
@@ -322,7 +327,7 @@ class ConfigReader:
         value = self._raw((key,), field, default)
         found = []
         for item in value if isinstance(value, list | tuple) and len(value) == len(default) else ():
-            if isinstance(item, list | tuple) and len(item) == 2 and all(type(n) is int and n >= 1 for n in item):
+            if isinstance(item, list | tuple) and len(item) == 2 and all(map(_is_size, item)):
                 found.append((int(item[0]), int(item[1])))
         if len(found) != len(default):
             raise self.error(key, expected=f"{len(default)} pairs of integers of at least 1", found=_shown(value))
@@ -344,7 +349,7 @@ class ConfigReader:
         """A list of layer numbers, empty where absent or null."""
         value = self._raw((key,), field, ())
         items = value if isinstance(value, list | tuple) else [value]
-        if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in items):
+        if not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= _MAX_INTEGER for v in items):
             raise self.error(key, expected="a list of layer numbers", found=_shown(value))
         return tuple(items)
 

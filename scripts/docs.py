@@ -6,7 +6,7 @@
 A document says what it wants between two comments, and the part between them is replaced:
 
     <!-- generated: plait params gemma-3-270m -->     the command and its output
-    <!-- generated: python docs/memory.py -->         the same of a program
+    <!-- generated: python docs/estimators.py -->     the same of a program
     <!-- generated: source docs/api.py -->            the text of a file
     <!-- end -->
 """
@@ -29,7 +29,14 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-DOCUMENTS: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md", "docs/commands.md")
+DOCUMENTS: Final = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    "docs/commands.md",
+    "docs/memory.md",
+)
 BLOCK: Final = re.compile(r"<!-- generated: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 PICTURE: Final = "docs/inspect.svg"
 PICTURED: Final = "plait inspect gemma-3-270m"

@@ -1,4 +1,4 @@
-"""`plait generate` as users meet it: streams, exit statuses, and one clear line for everything that goes wrong."""
+"""`plait generate` as users meet it: streams, exit statuses, and leaving early."""
 
 from __future__ import annotations
 
@@ -13,34 +13,18 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from calling_generate import ENVIRONMENT, PROGRAM, WARM_OPTIONS, caller, refusal, write_models
 
 import plait
 from plait.blueprint.catalog import DEMO, entry
-from plait.blueprint.shrink import tiny
-from plait.cli.main import _status
 from plait.engine.sampling import Sampling
 
 DATA = Path(__file__).parent / "data"
-ENVIRONMENT = {
-    **{k: v for k, v in os.environ.items() if not k.startswith(("PLAIT_", "PYTHONIO", "PYTHONUNBUF"))},
-    "PYTHONPATH": str(Path(plait.__file__).parent.parent),
-    "PYTHONWARNINGS": "error",
-}
-PROGRAM = [sys.executable, "-m", "plait", "generate"]
-WARM = ("--temperature", "1.5", "--seed", "7")
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A directory with `model` and `model.gguf`: one random Gemma 3, 6 layers, 271 tokens, every one with a text."""
-    place = tmp_path_factory.mktemp("models")
-    config = place / "config.json"
-    config.write_text(json.dumps({**tiny(entry(DEMO).config), "vocab_size": 271}))
-    assert _status(["random", str(config), "-o", str(place / "model")]) == 0
-    assert _status(["random", str(config), "-o", str(place / "model.gguf"), "--gguf", "--format", "q8_0"]) == 0
-    return place
+    return write_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -55,31 +39,12 @@ def engine(model):
 
 @pytest.fixture
 def call(capsys):
-    """`plait generate` in this process: (exit status, stdout, stderr)."""
-
-    def run(*arguments):
-        code = _status(["generate", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return caller(capsys)
 
 
 @pytest.fixture
 def refused(call):
-    """Run a command line that cannot work: one line on stderr, which has all `words`."""
-
-    def check(*arguments, words=(), status=2):
-        code, out, err = call(*arguments)
-        assert (code, out) == (status, ""), err
-        assert err.startswith("plait: error: ")
-        assert err.count("\n") == 1
-        assert err.endswith("\n")
-        for word in words:
-            assert word in err
-        return err
-
-    return check
+    return refusal(call)
 
 
 def text_of(engine, prompt, **request):
@@ -91,7 +56,9 @@ def text_of(engine, prompt, **request):
 
 
 def test_in_a_pipe_stdout_is_the_text_and_stderr_one_line(model, engine):
-    done = subprocess.run([*PROGRAM, model, "hello there", "-n", "40", *WARM], capture_output=True, env=ENVIRONMENT)
+    done = subprocess.run(
+        [*PROGRAM, model, "hello there", "-n", "40", *WARM_OPTIONS], capture_output=True, env=ENVIRONMENT
+    )
     expected = text_of(engine, "hello there", sampling=Sampling(temperature=1.5, seed=7), max_tokens=40)
     assert done.returncode == 0
     assert done.stdout.decode() == expected.text + "\n"
@@ -120,7 +87,7 @@ def test_in_a_pipe_stdout_is_the_text_and_stderr_one_line(model, engine):
     ids=lambda value: value[0] if isinstance(value, list) and value else "",
 )
 def test_options_reach_the_request(call, model, engine, options, sampling, request_):
-    code, out, err = call(model, "a</s>b", "-n", "25", *WARM, *options)
+    code, out, err = call(model, "a</s>b", "-n", "25", *WARM_OPTIONS, *options)
     asked = {"sampling": Sampling(**{"temperature": 1.5, "seed": 7, **sampling}), "max_tokens": 25, **request_}
     expected = text_of(engine, "a</s>b", **asked)
     assert (code, out) == (0, expected.text + "\n")
@@ -147,7 +114,7 @@ def test_options_of_loading_reach_the_engine(model, call, monkeypatch):
 
 
 def test_json_events_add_up(call, model, engine):
-    code, out, err = call(model, "hello", "-n", "30", *WARM, "--json", "--stop", "\u20ac")
+    code, out, err = call(model, "hello", "-n", "30", *WARM_OPTIONS, "--json", "--stop", "\u20ac")
     events = [json.loads(line) for line in out.splitlines()]
     assert (code, err, out.isascii()) == (0, "", True)
     result = events[-1]
@@ -169,17 +136,17 @@ def test_json_events_add_up(call, model, engine):
 
 def test_a_gguf_and_a_config_beside_its_weights_run_too(call, models, model):
     assert call(models / "model.gguf", "x", "-n", "3")[0] == 0
-    plain = call(model, "x", "-n", "9", *WARM)
-    assert call(models / "model" / "config.json", "x", "-n", "9", *WARM)[:2] == plain[:2]
+    plain = call(model, "x", "-n", "9", *WARM_OPTIONS)
+    assert call(models / "model" / "config.json", "x", "-n", "9", *WARM_OPTIONS)[:2] == plain[:2]
 
 
 @pytest.mark.parametrize("text", ["h\u00e9llo\n", " \n", "\U0001f600", "-"])
 def test_a_prompt_from_standard_input_is_taken_as_it_is(call, model, monkeypatch, text):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="ascii"))
-    piped = call(model, "-", "-n", "8", *WARM)
+    piped = call(model, "-", "-n", "8", *WARM_OPTIONS)
     assert piped[0] == 0
     if text != "-":
-        assert call(model, text, "-n", "8", *WARM)[:2] == piped[:2]
+        assert call(model, text, "-n", "8", *WARM_OPTIONS)[:2] == piped[:2]
 
 
 # -- the demo model ------------------------------------------------------------------------------------------------
@@ -217,165 +184,11 @@ def test_without_the_packages_that_run_models_the_extra_is_named(model, module):
     )
 
 
-# -- what is asked cannot be done ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["gemma-3-270", "x"], ["gemma-3-270: no such file", "did you mean gemma-3-270m", "plait models"]),
-        (["no/such/model.gguf", "x"], ["no/such/model.gguf: no such file or directory"]),
-        (["qwen3-4b", "x"], ["qwen3-4b", "no weights", "Qwen/Qwen3-4B"]),
-        ([""], ["the prompt is empty"]),
-        (["MODEL", ""], ["the prompt is empty"]),
-        (["a", "b", "c"], ["expected [MODEL] PROMPT, found 3 arguments", "quotes"]),
-        ([], ["[MODEL] PROMPT", "plait generate --help"]),
-        (["MODEL", "x", "--no-such"], ["No such option", "--no-such"]),
-        (["MODEL", "x", "-n", "0"], ["max_tokens: expected a positive integer, found 0"]),
-        (["MODEL", "x", "-n", "many"], ["--max-tokens", "'many'"]),
-        (["MODEL", "x", "--temperature", "-1"], ["temperature: expected a finite number >= 0, found -1.0"]),
-        (["MODEL", "x", "--temperature", "nan"], ["temperature", "found nan"]),
-        (["MODEL", "x", "--top-k", "-5"], ["top_k", "found -5"]),
-        (["MODEL", "x", "--top-p", "1.5"], ["top_p: expected a number in [0, 1], found 1.5"]),
-        (["MODEL", "x", "--min-p", "2"], ["min_p", "found 2.0"]),
-        (["MODEL", "x", "--repetition-penalty", "0"], ["repetition_penalty", "found 0.0"]),
-        (["MODEL", "x", "--presence-penalty", "9"], ["presence_penalty", "found 9.0"]),
-        (["MODEL", "x", "--frequency-penalty", "inf"], ["frequency_penalty", "found inf"]),
-        (["MODEL", "x", "--seed", "-1"], ["seed: expected an integer in [0, 2**64), found -1"]),
-        (["MODEL", "x", "--stop", ""], ["stop string 0: expected at least one character"]),
-        (["MODEL", "x", "--dtype", "int4"], ["dtype: expected one of float32", "'int4'"]),
-        (["MODEL", "x", "--kv-dtype", "q8"], ["kv_dtype: expected one of float32", "'q8'"]),
-        (["MODEL", "x", "--device", "abacus"], ["device: expected a device torch can use here", "'abacus'"]),
-        (["MODEL", "x", "--device", "meta"], ["device", "'meta'"]),
-        (["MODEL", "x", "--memory", "lots"], ["--memory", "'lots'", "8GiB"]),
-        (["MODEL", "a\udcffb"], ["surrogate U+DCFF at character 1"]),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
-)
-def test_bad_usage(refused, model, arguments, words):
-    refused(*(model if argument == "MODEL" else argument for argument in arguments), words=words)
-
-
-def test_too_little_memory(refused, model):
-    refused(model, "x", "--memory", "100KiB", status=1, words=["the weights need", "the memory cap is 100 KiB"])
-    refused(model, "x", "--memory", "900KiB", "-n", "5000", status=1, words=["5002 tokens need", "cap is 900 KiB"])
-
-
-@pytest.mark.parametrize(("stdin", "words"), [(b"a\xffb", "not UTF-8 (byte 1)"), (b"", "the prompt is empty")])
-def test_bad_standard_input(refused, model, monkeypatch, stdin, words):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-    refused(model, "-", words=[words])
-
-
-def test_closed_standard_input(refused, model, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    refused(model, "-", words=["standard input is closed"])
-
-
-# -- files that are no models --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def damaged(models, tmp_path):
-    """A copy of the model, changed by a function of its directory."""
-
-    def make(change):
-        place = tmp_path / "damaged"
-        shutil.copytree(models / "model", place)
-        change(place)
-        return place
-
-    return make
-
-
-def _cut(name, size):
-    def change(place):
-        data = (place / name).read_bytes()
-        (place / name).write_bytes(data[:size])
-
-    return change
-
-
-def _tensors(edit):
-    def change(place):
-        tensors = load_file(place / "model.safetensors")
-        edit(tensors)
-        save_file(tensors, place / "model.safetensors")
-
-    return change
-
-
-def _config(**keys):
-    def change(place):
-        config = json.loads((place / "config.json").read_text())
-        (place / "config.json").write_text(json.dumps({**config, **keys}))
-
-    return change
-
-
-def _text(name, data):
-    return lambda place: (place / name).write_bytes(data)
-
-
-NORM = "model.layers.0.input_layernorm.weight"
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda place: (place / "tokenizer.json").unlink(), ["expected tokenizer.json", "beside the weights"]),
-        (_text("tokenizer.json", b"{"), ["tokenizer.json: JSON"]),
-        (_text("tokenizer.json", b"\xff"), ["tokenizer.json: JSON"]),
-        (_text("config.json", b"{"), ["config.json", "JSON"]),
-        (_text("config.json", b"\xff\xfe"), ["config.json", "JSON"]),
-        (_text("config.json", b"[]"), ["config.json", "expected a JSON object, found list"]),
-        (_config(model_type="no_such_family"), ["config.json: key 'model_type'", "'no_such_family'"]),
-        (_config(hidden_size="wide"), ["config.json", "hidden_size", "wide"]),
-        (lambda place: (place / "config.json").unlink(), ["no model in this directory", "config.json"]),
-        (lambda place: (place / "model.safetensors").unlink(), ["no weights in the directory"]),
-        (_cut("model.safetensors", 0), ["model.safetensors: the file is empty"]),
-        (_cut("model.safetensors", 5), ["model.safetensors: not a safetensors file"]),
-        (_cut("model.safetensors", 100), ["model.safetensors: the file ends within the header", "100 bytes"]),
-        (_cut("model.safetensors", -1), ["model.safetensors: the file ends before the data", "download it again"]),
-        (_tensors(lambda t: t.pop(NORM)), ["1 missing", NORM]),
-        (_tensors(lambda t: t.update(extra=torch.zeros(1))), ["1 unexpected (extra)"]),
-        (_tensors(lambda t: t.update({NORM: torch.zeros(3, 5)})), ["1 misshaped", NORM, "(64,)", "found (3, 5)"]),
-        (_config(vocab_size=999), ["misshaped", "embed_tokens", "(999, 64)", "found (271, 64)"]),
-        (_config(max_position_embeddings=12), ["context exceeded: 19 tokens needed, the limit is 12"]),
-    ],
-)
-def test_damaged_models(refused, damaged, change, words):
-    place = damaged(change)
-    assert str(place) in refused(place, "twenty characters..", words=words) or "context exceeded" in words[0]
-
-
-def test_weights_that_are_no_numbers(refused, damaged):
-    place = damaged(_tensors(lambda tensors: tensors[NORM].fill_(float("nan"))))
-    refused(place, "x", status=1, words=["logits", "NaN"])
-
-
-@pytest.mark.parametrize("size", [0, 3, 37, 1000, 0.5, -1])
-def test_damaged_gguf_files(refused, models, tmp_path, size):
-    data = (models / "model.gguf").read_bytes()
-    file = tmp_path / "cut.gguf"
-    file.write_bytes(data[: int(size * len(data)) if size == 0.5 else size])
-    assert f"{file}: " in refused(file, "x")
-
-
-def test_a_failing_process_says_one_line(models, tmp_path):
-    """The same through a real process, where warnings, last flushes and threads would show."""
-    file = tmp_path / "cut.gguf"
-    file.write_bytes((models / "model.gguf").read_bytes()[:37])
-    done = subprocess.run([*PROGRAM, str(file), "x"], capture_output=True, text=True, env=ENVIRONMENT)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"plait: error: {file}: ")
-
-
 # -- leaving early -------------------------------------------------------------------------------------------------
 
 
 def test_a_reader_that_leaves_ends_the_program_quietly(model):
-    command = [*PROGRAM, model, "hello", "-n", "30000", "--ignore-eos", *WARM]
+    command = [*PROGRAM, model, "hello", "-n", "30000", "--ignore-eos", *WARM_OPTIONS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
         assert len(process.stdout.read(1)) == 1
         process.stdout.close()
@@ -394,7 +207,7 @@ def test_an_interrupt_in_a_pipe_keeps_the_text(call, model, engine, monkeypatch)
         return run(self, *arguments, **options)
 
     monkeypatch.setattr(type(engine.model), "run", interrupted)
-    code, out, err = call(model, "hello", *WARM, "--ignore-eos")
+    code, out, err = call(model, "hello", *WARM_OPTIONS, "--ignore-eos")
     monkeypatch.undo()
     whole = text_of(engine, "hello", sampling=Sampling(temperature=1.5, seed=7), max_tokens=5, ignore_eos=True)
     assert (code, err) == (130, "plait: interrupted\n")
@@ -447,7 +260,7 @@ def _check_interrupted(status, shown, same):
 
 
 def test_an_interrupt_while_decoding(model):
-    command = [*PROGRAM, model, "hello", "-n", "30000", "--ignore-eos", *WARM]
+    command = [*PROGRAM, model, "hello", "-n", "30000", "--ignore-eos", *WARM_OPTIONS]
 
     def decoding(shown):
         """Both bars have come and gone, and some text stands there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import click
 import configs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import plait
 from plait.blueprint.catalog import names
@@ -109,11 +112,13 @@ def test_every_command_explains_itself(command: str, status: Any) -> None:
         (("memory", "spark-x2.5-4b", "--context", "32q"), "32q"),
         (("memory", "spark-x2.5-4b", "--context", "9" * 400), "too large"),
         (("memory", "spark-x2.5-4b", "--context", "5", "--batch", "0"), "--batch"),
-        (("memory", "spark-x2.5-4b", "--context", "5", "--kv-dtype", "q8"), "q8"),
+        (("memory", "spark-x2.5-4b", "--context", "5", "--kv-dtype", "q4"), "q4"),
         (("memory", "spark-x2.5-4b", "--context", "5", "--kv-dtype", "int3"), "int3"),
         (("memory", "spark-x2.5-4b", "--context", "5", "--layout", "other"), "--layout"),
         (("memory", "spark-x2.5-4b", "--context", "5", "--budget", "many"), "many"),
         (("models", "--family", "mamba"), "mamba"),
+        (("params", "x" * 300), "no such file or directory"),
+        (("inspect", "org/" + "x" * 300), "no such file"),
         (("params", "gema-3-270m"), "did you mean gemma-3-270m"),
     ],
 )
@@ -182,7 +187,13 @@ def test_params_fields(status: Any) -> None:
     assert (found["in_file"], found["used"], found["active"]) == (751_632_384, 596_049_920, 596_049_920)
     assert set(found["parts"]) == {"text", "vision", "audio", "mtp"}
     assert set(found["beyond"]) == {
-        "mtp", "duplicates", "unused_shared_kv", "router_bias", "layer_scalars", "fp8_scales", "buffers"
+        "mtp",
+        "duplicates",
+        "unused_shared_kv",
+        "router_bias",
+        "layer_scalars",
+        "fp8_scales",
+        "buffers",
     }
     assert found["beyond"]["duplicates"] == 155_582_464
     assert all(type(n) is int for n in (*found["parts"].values(), *found["beyond"].values(), *found["roles"].values()))
@@ -265,6 +276,7 @@ def test_text_of_a_file_cannot_steer_the_terminal(status: Any, tmp_path: Path) -
         ("gemma-2-9b", "42 = 21 x (1 window + 1 full)"),
         ("gemma-3-4b", "34 = 5 x (5 window + 1 full) + 4 window"),
         ("spark-x2.5-4b", "36 = 9 x (3 window + 1 full)"),
+        ("mimo-v2-flash", "48 = 1 full + 4 window + 7 x (1 full + 5 window) + 1 full"),
     ],
 )
 def test_patterns(name: str, text: str) -> None:
@@ -274,3 +286,15 @@ def test_patterns(name: str, text: str) -> None:
 def test_a_pattern_that_does_not_repeat() -> None:
     config = {**configs.qwen3(), "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3}
     assert pattern(configs.read(config)) == "4 = 3 full + 1 window"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["full_attention", "sliding_attention"]), min_size=1, max_size=40))
+def test_patterns_tell_every_layer(words: list[str]) -> None:
+    config = {**configs.qwen3(), "num_hidden_layers": len(words), "layer_types": words, "max_window_layers": 0}
+    text = pattern(configs.read({**config, "use_sliding_window": True, "sliding_window": 8}))
+    kinds: list[str] = []
+    for times, repeated, one in re.findall(r"(?:(\d+) x )?(?:\(([^)]*)\)|(\d+ [a-z]+))", text.split(" = ")[-1]):
+        part = [kind for run in (repeated or one).split(" + ") for kind in [run.split()[1]] * int(run.split()[0])]
+        kinds += part * int(times or 1)
+    assert [f"{kind}_attention".replace("window", "sliding") for kind in kinds] == words

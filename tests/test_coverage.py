@@ -112,6 +112,8 @@ def test_lfm2_from_its_per_layer_array(tmp_path: Path, status: Any) -> None:
     assert kept == [i for i, heads in enumerate(LFM2) if heads]
     memory = outline_memory(found, 32_768, kv_format="f16")
     assert memory.total_bytes == 384 * MIB
+    assert memory.layers.states["rows"] == 6
+    assert memory.max_context == found.outline.max_context
     assert memory.per_token_bytes == 6 * 2 * 8 * 64 * 2
     answer = json.loads(status("memory", str(path), "--context", "32768", "--kv-dtype", "f16", "--json")[1])
     assert (answer["total_bytes"], answer["family_known"], answer["weights_bytes"]) == (384 * MIB, False, 102)

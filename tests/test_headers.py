@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import configs
 import pytest
+import routed_configs
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_family_d_gguf import architecture_of, header, tensors_of
 from test_gguf_header import F32, STR, U32, build, entry, key, text
 
 from plait.account.headers import Headers, compare, headers_of
@@ -22,7 +25,7 @@ from plait.account.parameters import account_of, parameters, parameters_of
 from plait.blueprint.catalog import entries, names
 from plait.blueprint.families import family
 from plait.blueprint.read.stored import StoredTensor
-from plait.blueprint.source import Source, from_config, open_entry, open_model
+from plait.blueprint.source import Source, from_config, from_gguf, open_entry, open_model
 from plait.blueprint.spec import Attention
 from plait.blueprint.tensors import inventory
 from plait.cli import main as cli
@@ -49,7 +52,8 @@ for _i in range(4):
         }.items()
     }
 # What differences are about where a file holds the text graph alone.
-_BESIDE = ("vision", "audio", "multi-token prediction", "block scales")
+_TOWERS = ("vision", "audio", "embedders")
+_BESIDE = (*_TOWERS, "multi-token prediction", "block scales")
 TOTAL = sum(map(prod, NAMES.values()))
 
 
@@ -244,6 +248,67 @@ def test_a_gguf_header(tmp_path: Path) -> None:
         "blk.0.ffn_up.weight",
         "blk.0.strange.weight",
     ]
+
+
+_LATENT_GGUF = [routed_configs.deepseek_v3, routed_configs.glm_5]
+
+
+@pytest.mark.parametrize("config", [*_LATENT_GGUF, routed_configs.glm_4_5])
+def test_gguf_files_with_prediction_blocks(config: Callable[[], dict[str, Any]]) -> None:
+    """Turned keys fit, and blocks behind the model's last are multi-token prediction where a file holds them."""
+    whole, _ = from_config(config(), file="config.json")
+    text_alone = replace(whole, mtp=None)
+    count = len(whole.layers)
+    shapes = tensors_of(text_alone)
+    ahead = {f"blk.{count}.{t.role}": t.shape for t in inventory(whole) if t.part == "mtp"}
+    keys = {**family(whole.family).gguf_metadata(text_alone), "block_count": count + 1, "nextn_predict_layers": 1}
+
+    def account_of_file(tensors: Shapes) -> Any:
+        made = header(architecture_of(whole), keys, tensors)
+        return account_of(Source("gguf", *from_gguf(made)), Headers("gguf", made.tensors))
+
+    found = account_of_file({**shapes, **ahead})
+    assert found.differences == ()
+    # Biases that choose experts are counted as such, in the layers that predict too.
+    biases = sum(t.elements for t in inventory(whole) if t.part == "mtp" and t.buffer)
+    assert found.beyond.mtp == sum(map(prod, ahead.values())) - biases == parameters(whole).beyond.mtp
+    assert found.in_file == sum(map(prod, [*shapes.values(), *ahead.values()]))
+    without = account_of_file(shapes)
+    expected = sum(map(prod, ahead.values()))
+    assert without.differences == (f"multi-token prediction: expected {expected} elements, found 0",)
+    assert (without.beyond.mtp, without.used) == (0, found.used)
+    copied = account_of_file({**shapes, **ahead, f"blk.{count}.nextn.embed_tokens.weight": (301, 32)})
+    assert (copied.differences, copied.beyond.duplicates) == ((), 301 * 32)
+    assert copied.beyond.mtp == found.beyond.mtp
+
+
+@pytest.mark.parametrize("config", _LATENT_GGUF)
+def test_turned_keys_that_do_not_fit(config: Callable[[], dict[str, Any]]) -> None:
+    blueprint = replace(from_config(config(), file="config.json")[0], mtp=None)
+    shapes = tensors_of(blueprint)
+    heads, rank, key_dim = shapes["blk.1.attn_k_b.weight"]
+    for wrong in ((heads, key_dim, rank), (heads * rank, key_dim), (heads, rank, key_dim + 1)):
+        made = compare(blueprint, Headers("gguf", stored({**shapes, "blk.1.attn_k_b.weight": wrong}, "f32")), 0)
+        value = shapes["blk.1.attn_v_b.weight"]
+        assert made.differences == (
+            "tensor 'blk.1.attn_k_b.weight' + 'blk.1.attn_v_b.weight': "
+            f"expected {(heads, rank, key_dim)} + {value}, found {wrong} + {value}",
+        )
+
+
+def test_embedders_are_beside_the_text_model() -> None:
+    """Gemma 3n: the encoders and the embedders that join them to the text model are explained together."""
+    source, shapes = of_layout("gemma-3n-e2b")
+    beside = {part: sum(t.elements for t in inventory(source.blueprint) if t.part == part) for part in _TOWERS}
+    shapes["model.vision_tower.all.weight"] = (beside["vision"],)
+    shapes["model.audio_tower.all.weight"] = (beside["audio"],)
+    shapes["model.embed_audio.all.weight"] = (beside["embedders"],)
+    found = account_of(source, Headers("safetensors", stored(shapes)))
+    assert found.differences == ()
+    assert found.in_file == sum(map(prod, shapes.values()))
+    del shapes["model.embed_audio.all.weight"]
+    found = account_of(source, Headers("safetensors", stored(shapes)))
+    assert f"embedders: expected {beside['embedders']} elements" in " ".join(found.differences)
 
 
 def test_parts_that_only_add_up_together() -> None:

@@ -49,3 +49,20 @@ def test_half_precision_stays_near(dtype, tmp_path):
     error = (engine.logits(ids) - expected).abs()
     assert 1e-5 < error.max() < 0.15 * (expected.max() - expected.min())
     assert error.mean() < 0.01 * (expected.max() - expected.min())
+
+
+def test_a_real_gguf_of_the_llama_architecture_matches_transformers(smollm_gguf):
+    """SmolLM2: rows of q and k are stored permuted, weights in Q4_1 and Q8_0."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        smollm_gguf.parent,
+        gguf_file=smollm_gguf.name,
+        quantization_config=transformers.GgufConfig(dequantize=True),
+        dtype=torch.float32,
+        attn_implementation="eager",
+    )
+    ids = tiny.tokens(90, vocabulary=49152)
+    expected = _logits(model, ids)
+    found = plait.load(smollm_gguf).logits(ids)
+    assert (found - expected).abs().max() < 1e-4 * (expected.max() - expected.min())

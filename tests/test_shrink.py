@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from plait.blueprint.catalog import entry, names
+from plait.blueprint.check import not_run
 from plait.blueprint.shrink import tiny
-from plait.blueprint.source import from_config
+from plait.blueprint.source import from_config, open_model
 from plait.blueprint.spec import Attention, Blueprint
 from plait.blueprint.tensors import inventory
+from plait.errors import UnsupportedError
+
+RUN = tuple(name for name in names() if not not_run(open_model(name).blueprint))
 
 
 def config_of(name: str, **changes: object) -> dict[str, Any]:
@@ -22,8 +28,9 @@ def blueprint_of(config: Mapping[str, object]) -> Blueprint:
     return from_config(config, file="test", name="test")[0]
 
 
-def test_all_of_the_catalogue_shrinks() -> None:
-    for name in names():
+def test_all_of_the_catalogue_that_runs_shrinks() -> None:
+    assert {"gemma-3-4b", "qwen3-4b", "smollm2-135m", "spark-x2.5-4b"} <= set(RUN)
+    for name in RUN:
         config = config_of(name)
         before = dict(config)
         small = tiny(config)
@@ -50,6 +57,24 @@ def test_all_of_the_catalogue_shrinks() -> None:
         assert tiny(small) == small
         for token in (*blueprint.tokens.eos, blueprint.tokens.bos or 0, blueprint.tokens.pad or 0):
             assert token < blueprint.vocabulary
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in RUN])
+def test_what_is_not_run_is_not_made_small(name: str) -> None:
+    large = blueprint_of(config_of(name))
+    with pytest.raises(UnsupportedError) as caught:
+        tiny(config_of(name))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(f"{large.family}: ")
+    assert all(kind in text for kind in not_run(large))
+
+
+def test_a_vision_tower_of_another_kind_is_not_made_small() -> None:
+    config = config_of("gemma-3-4b")
+    config["vision_config"] = {**config["vision_config"], "depth": 24}
+    with pytest.raises(UnsupportedError, match="vision tower with the key 'depth'"):
+        tiny(config)
 
 
 def test_a_pattern_without_a_period_keeps_one_layer_of_each_run() -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from plait.blueprint.families import family
-from plait.blueprint.layout import Binding, Ignored, Layout, resolved
+from plait.blueprint.layout import AbsorbedKeys, Binding, Ignored, Layout, resolved
 from plait.blueprint.read.safetensors import read_checkpoint
 from plait.blueprint.read.stored import StoredTensor
 from plait.blueprint.source import Sketch, Source
@@ -115,21 +115,35 @@ def _scales(stored: Mapping[str, StoredTensor]) -> Iterable[str]:
 
 def _form(shape: tuple[int, ...]) -> tuple[int, int]:
     """(elements, columns): axes of length 1 and how rows are grouped are the container's own."""
-    long = [n for n in shape if n != 1]
+    long = _long(shape)
     return prod(shape), long[-1] if len(long) > 1 else 1
+
+
+def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
 
 
 def _misfit(binding: Binding, roles: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> str | None:
     """What is wrong with the shapes of a binding's tensors, all of which are there."""
-    wanted = [_form(roles[role].shape) for role in binding.roles]
-    found = [_form(stored[name].shape) for name in binding.names]
-    same = sum(n for n, _ in wanted) == sum(n for n, _ in found)
-    if same and {columns for _, columns in wanted} == {columns for _, columns in found}:
-        return None
+    wanted = [roles[role].shape for role in binding.roles]
+    found = [stored[name].shape for name in binding.names]
+    if isinstance(binding.transform, AbsorbedKeys):
+        # The keys are stored turned, so rows and columns of the role are not those of the tensors.
+        wanted = _absorbed(binding.transform, wanted[0][-1])
+        if list(map(_long, wanted)) == list(map(_long, found)):
+            return None
+    else:
+        forms, seen = [_form(shape) for shape in wanted], [_form(shape) for shape in found]
+        same = sum(n for n, _ in forms) == sum(n for n, _ in seen)
+        if same and {columns for _, columns in forms} == {columns for _, columns in seen}:
+            return None
     names = _some([repr(name) for name in binding.names])
-    expected = _some([str(roles[role].shape) for role in binding.roles])
-    seen = _some([str(stored[name].shape) for name in binding.names])
-    return f"tensor {names}: expected {expected}, found {seen}"
+    return f"tensor {names}: expected {_some(list(map(str, wanted)))}, found {_some(list(map(str, found)))}"
+
+
+def _absorbed(transform: AbsorbedKeys, rank: int) -> list[tuple[int, ...]]:
+    """Shapes of the two tensors that hold the expansion of a latent of `rank` elements: keys, then values."""
+    return [(transform.heads, rank, transform.key_dim), (transform.heads, transform.value_dim, rank)]
 
 
 def _some(items: list[str]) -> str:
@@ -231,7 +245,7 @@ class _Rest:
 def _beside(tensors: Iterable[Tensor], bindings: tuple[Binding, ...], *, buffers: bool) -> dict[str, int]:
     """Elements of the towers' tensors that no binding names, which a layout may leave to its ignored ones."""
     bound = {role for binding in bindings for role in binding.roles}
-    found = {"vision": 0, "audio": 0}
+    found = {"vision": 0, "audio": 0, "embedders": 0}
     for tensor in tensors:
         if tensor.part in found and tensor.role not in bound and (buffers or not tensor.buffer):
             found[tensor.part] += tensor.elements

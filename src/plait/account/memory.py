@@ -12,7 +12,7 @@ as GGUF's q8_0 stores them; this version counts the format and does not run it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import Final, Literal
@@ -20,8 +20,20 @@ from typing import Final, Literal
 from plait.blueprint.families import family
 from plait.blueprint.layout import resolved
 from plait.blueprint.source import Source
-from plait.blueprint.spec import Attention, Blueprint, LatentAttention, Quantization
-from plait.blueprint.state import SLAB, Category, Part, Rows, Snapshot, WindowRows, laws, row_classes, slab_span
+from plait.blueprint.spec import Blueprint, Quantization
+from plait.blueprint.state import (
+    SLAB,
+    Alias,
+    Category,
+    LayerLaw,
+    Part,
+    Rows,
+    Snapshot,
+    WindowRows,
+    laws,
+    row_classes,
+    slab_span,
+)
 from plait.blueprint.tensors import Tensor, inventory
 from plait.dtypes import BY_NAME, Format
 from plait.errors import UnsupportedError, UsageError
@@ -37,7 +49,9 @@ __all__ = [
     "block_scales",
     "format_weights",
     "largest_context",
+    "largest_of_laws",
     "memory",
+    "memory_of_laws",
     "part_bytes",
     "stored_bytes",
     "stored_weights",
@@ -91,6 +105,7 @@ class Layers:
 class MemoryAccount:
     """Bytes at one context, for `batch` sequences of it.
 
+    max_context      of the model; None: not known
     total_bytes      need of all state, weights apart
     reserved_bytes   what a session reserves for it
     per_token_bytes  growth of the need when every sequence gets one token longer
@@ -102,7 +117,7 @@ class MemoryAccount:
     batch: int
     kv_format: str
     kv_layout: bool
-    max_context: int
+    max_context: int | None
     total_bytes: int
     reserved_bytes: int
     per_token_bytes: int
@@ -129,14 +144,13 @@ class Largest:
 class _State:
     """Bytes of all laws as a function of the context."""
 
-    def __init__(self, blueprint: Blueprint, batch: int, kv_format: str, kv_layout: bool) -> None:
+    def __init__(self, found: tuple[LayerLaw, ...], batch: int, kv_format: str) -> None:
         _kv_format(kv_format)
         batch = _at_least_one(batch, "batch")
 
         def size(parts: tuple[Part, ...]) -> int:
             return batch * sum(part_bytes(part, kv_format) for part in parts)
 
-        found = laws(blueprint, kv_layout=kv_layout)
         self._fixed = [(item.category, size(item.law.parts)) for item in found if isinstance(item.law, Snapshot)]
         # Laws of one class share their slabs: one law speaks for all, their rows lie side by side.
         self._growing: list[tuple[Category, Rows | WindowRows, int]] = []
@@ -260,17 +274,16 @@ def weights_of(source: Source) -> int:
     return stored_weights(source).total_bytes
 
 
-def _layers(blueprint: Blueprint, kv_layout: bool) -> Layers:
+def _layers(found: tuple[LayerLaw, ...]) -> Layers:
     states = dict.fromkeys(CATEGORIES, 0)
-    for item in laws(blueprint, kv_layout=kv_layout):
+    for item in found:
         if item.category in states:
             states[item.category] += 1
-    mixers = [layer.mixer for layer in blueprint.layers]
-    return Layers(
-        MappingProxyType(states),
-        sum(isinstance(m, Attention) and m.kv_source is not None for m in mixers),
-        sum(isinstance(m, LatentAttention) and m.indexer is not None and m.indexer.source is not None for m in mixers),
-    )
+    # A layer that reads another's keys and values keeps nothing; one that takes over a choice keeps its own rows.
+    keeping = {item.layer for item in found if not isinstance(item.law, Alias)}
+    aliases = [item.layer for item in found if isinstance(item.law, Alias)]
+    chosen = sum(layer in keeping for layer in aliases)
+    return Layers(MappingProxyType(states), len(aliases) - chosen, chosen)
 
 
 def _given(weights: Weights | int) -> Weights:
@@ -297,24 +310,40 @@ def memory(
     """
     if weights is not None and weights_format is not None:
         raise UsageError("give the bytes of the weights or their format, not both")
+    found, limit = laws(blueprint, kv_layout=kv_layout), blueprint.max_context
+    given = _weights(blueprint, weights_format) if weights is None else weights
+    account = memory_of_laws(found, context, max_context=limit, weights=given, batch=batch, kv_format=kv_format)
+    return replace(account, kv_layout=kv_layout)
+
+
+def memory_of_laws(
+    found: tuple[LayerLaw, ...],
+    context: int,
+    *,
+    max_context: int | None,
+    weights: Weights | int,
+    batch: int = 1,
+    kv_format: str = "bf16",
+) -> MemoryAccount:
+    """`memory` of what keeps its state by these laws, whether or not a blueprint tells them."""
     context = _at_least_one(context, "context")
-    state = _State(blueprint, batch, kv_format, kv_layout)
+    state = _State(found, batch, kv_format)
     categories = state.categories(context)
     total = sum(item.need_bytes for item in categories.values())
-    found = _given(weights) if weights is not None else _weights(blueprint, weights_format)
+    given = _given(weights)
     return MemoryAccount(
         context=context,
         batch=batch,
         kv_format=kv_format,
-        kv_layout=kv_layout,
-        max_context=blueprint.max_context,
+        kv_layout=False,
+        max_context=max_context,
         total_bytes=total,
         reserved_bytes=sum(item.reserved_bytes for item in categories.values()),
         per_token_bytes=state.need(context + 1) - total,
-        weights_bytes=found.total_bytes,
-        table_bytes=found.table_bytes,
+        weights_bytes=given.total_bytes,
+        table_bytes=given.table_bytes,
         categories=categories,
-        layers=_layers(blueprint, kv_layout),
+        layers=_layers(found),
     )
 
 
@@ -331,15 +360,30 @@ def largest_context(
 
     The need never falls as the context grows, so everything shorter fits too and everything longer does not.
     """
-    state = _State(blueprint, batch, kv_format, kv_layout)
-    left = budget - (_weights(blueprint) if weights is None else _given(weights)).total_bytes
+    found, limit = laws(blueprint, kv_layout=kv_layout), blueprint.max_context
+    given = _weights(blueprint) if weights is None else weights
+    return largest_of_laws(found, budget, max_context=limit, weights=given, batch=batch, kv_format=kv_format)
+
+
+def largest_of_laws(
+    found: tuple[LayerLaw, ...],
+    budget: int,
+    *,
+    max_context: int,
+    weights: Weights | int,
+    batch: int = 1,
+    kv_format: str = "bf16",
+) -> Largest:
+    """`largest_context` of what keeps its state by these laws."""
+    state = _State(found, batch, kv_format)
+    left = budget - _given(weights).total_bytes
     if left < 0:
         return Largest(budget, None, "weights")
     if state.need(1) > left:
         return Largest(budget, None, "state")
-    if state.need(blueprint.max_context) <= left:
-        return Largest(budget, blueprint.max_context, "max_context")
-    fits, too_large = 1, blueprint.max_context
+    if state.need(max_context) <= left:
+        return Largest(budget, max_context, "max_context")
+    fits, too_large = 1, max_context
     while too_large - fits > 1:
         middle = (fits + too_large) // 2
         if state.need(middle) <= left:

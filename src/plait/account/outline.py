@@ -7,10 +7,10 @@ tell it for every layer, the figures are those of the same laws as for known fam
 from __future__ import annotations
 
 from plait.account.headers import headers_of
-from plait.account.memory import Largest, MemoryAccount, largest_context, memory
-from plait.blueprint.outline import Outline, OutlineLayer
+from plait.account.memory import Largest, MemoryAccount, largest_of_laws, memory_of_laws
+from plait.blueprint.outline import OutlineLayer
 from plait.blueprint.source import Sketch
-from plait.blueprint.spec import Attention, Blueprint, Embedding, Gated, Head, Layer, Norm
+from plait.blueprint.state import LayerLaw, Part, Rows, WindowRows
 from plait.errors import UnsupportedError, UsageError, fault
 
 __all__ = ["outline_largest", "outline_memory", "outline_weights"]
@@ -31,8 +31,14 @@ def outline_memory(
 
     UnsupportedError: the keys do not tell what every layer keeps.
     """
-    kept = _kept(sketch)
-    return memory(kept, context, batch=batch, kv_format=kv_format, weights=0 if weights is None else weights)
+    return memory_of_laws(
+        _laws(sketch),
+        context,
+        max_context=sketch.outline.max_context,
+        weights=0 if weights is None else weights,
+        batch=batch,
+        kv_format=kv_format,
+    )
 
 
 def outline_largest(
@@ -41,13 +47,16 @@ def outline_largest(
     """The largest context that fits `budget` bytes beside the weights; UsageError where their bytes are not known."""
     if weights is None:
         raise UsageError(f"{sketch.name}: a budget needs the bytes of the weights, and only a config was named")
-    if sketch.outline.max_context is None:
+    longest = sketch.outline.max_context
+    if longest is None:
         raise UsageError(f"{sketch.name}: a budget needs the model's largest context, which no key states")
-    return largest_context(_kept(sketch), budget, batch=batch, kv_format=kv_format, weights=weights)
+    return largest_of_laws(
+        _laws(sketch), budget, max_context=longest, weights=weights, batch=batch, kv_format=kv_format
+    )
 
 
-def _kept(sketch: Sketch) -> Blueprint:
-    """A stand-in that holds the layers with keys and values and nothing else; only its state laws are looked at."""
+def _laws(sketch: Sketch) -> tuple[LayerLaw, ...]:
+    """The laws of the layers with keys and values; the others keep none, as far as the keys tell."""
     outline = sketch.outline
     if outline.doubts:
         raise UnsupportedError(
@@ -58,33 +67,14 @@ def _kept(sketch: Sketch) -> Blueprint:
                 advice="`plait inspect` shows what they tell",
             )
         )
-    return _blueprint(outline, tuple(_layer(item) for item in outline.layers if item.kind in ("full", "window")))
+    return tuple(_law(i, item) for i, item in enumerate(outline.layers) if item.kind in ("full", "window"))
 
 
-def _layer(item: OutlineLayer) -> Layer:
+def _law(index: int, item: OutlineLayer) -> LayerLaw:
     assert item.kv_heads is not None
     assert item.qk_dim is not None
     assert item.v_dim is not None
-    norm = Norm(1.0)
-    mixer = Attention(
-        heads=item.kv_heads,
-        kv_heads=item.kv_heads,
-        qk_dim=item.qk_dim,
-        v_dim=item.v_dim,
-        scale=1.0,
-        window=item.window,
-    )
-    return Layer(mixer, Gated(1, "silu"), norm, norm)
-
-
-def _blueprint(outline: Outline, layers: tuple[Layer, ...]) -> Blueprint:
-    return Blueprint(
-        family=outline.family,
-        vocabulary=1,
-        hidden=1,
-        max_context=outline.max_context if outline.max_context is not None else 1,
-        embedding=Embedding(),
-        layers=layers,
-        final_norm=Norm(1.0),
-        head=Head(tied=True),
-    )
+    parts = (Part("key", item.kv_heads, item.qk_dim), Part("value", item.kv_heads, item.v_dim))
+    if item.window is None:
+        return LayerLaw(index, "rows", Rows(parts))
+    return LayerLaw(index, "windows", WindowRows(item.window, parts))

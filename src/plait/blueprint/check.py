@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plait.blueprint.read.config import MAX_LAYERS
 from plait.blueprint.spec import (
     Attention,
     Blueprint,
@@ -92,6 +93,14 @@ def check(blueprint: Blueprint, file: str) -> Blueprint:
     """The blueprint itself, or a ConfigError that names the layer and the contradiction."""
     if not blueprint.layers:
         raise ConfigError(fault("no layers", file=file, expected="at least one layer"))
+    # Each becomes tensors: a damaged count must not fill the memory.
+    counts = {
+        "multi-token-prediction layers": 0 if blueprint.mtp is None else len(blueprint.mtp.layers),
+        "AltUp streams": 0 if blueprint.altup is None else blueprint.altup.streams,
+    }
+    for what, count in counts.items():
+        if count > MAX_LAYERS:
+            raise ConfigError(fault(what, file=file, expected=f"at most {MAX_LAYERS}", found=count))
     for index, layer in enumerate(blueprint.layers):
         for what, expected, found in _mixer_faults(index, layer, blueprint):
             raise ConfigError(fault(f"layer {index}: {what}", file=file, expected=expected, found=found))

@@ -12,6 +12,7 @@ from math import isclose, lcm
 from types import MappingProxyType
 from typing import Any, Final
 
+from plait.blueprint.check import not_run
 from plait.blueprint.source import from_config
 from plait.blueprint.spec import Attention, Blueprint, Layer
 from plait.errors import UnsupportedError, fault
@@ -77,6 +78,8 @@ _VISION: Final[Mapping[str, int]] = MappingProxyType(
         "patch_size": 14,
     }
 )
+# Sizes of vision towers of another kind: beside the keys above they would contradict or outgrow them.
+_OTHER_VISION: Final = ("depth", "embed_dim", "num_heads", "out_hidden_size")
 _IMAGE_TOKENS: Final = 4
 
 _SCALE_KEY: Final = "query_pre_attn_scalar"
@@ -87,9 +90,14 @@ def tiny(config: Mapping[str, object]) -> dict[str, object]:
 
     Kept: one or two periods of the layer pattern (of a pattern without a period, one layer of each run), query heads
     per KV head, the share of a head that is rotated, how the query scale follows from the sizes. Token ids beyond the
-    small vocabulary move to its end. ConfigError, UnsupportedError: a config that cannot be read.
+    small vocabulary move to its end. ConfigError, UnsupportedError: a config that cannot be read. UnsupportedError: a
+    model with parts that are not run, for whose sizes there are no rules; a vision tower of unknown sizes.
     """
     blueprint, _ = from_config(config, file="config")
+    missing = not_run(blueprint)
+    if missing:
+        what = f"{blueprint.family}: this version has no rules for a small config with {', '.join(missing)}"
+        raise UnsupportedError(fault(what, advice="only models that it runs are made small"))
     sizes = _sizes(blueprint)
     moved = _moved_tokens(config, sizes.vocabulary)
     small = _tokens_moved(config, moved)
@@ -100,6 +108,10 @@ def tiny(config: Mapping[str, object]) -> dict[str, object]:
         small = _text(small, sizes)
     vision = config.get("vision_config")
     if isinstance(vision, Mapping):
+        strange = next((key for key in _OTHER_VISION if key in vision), None)
+        if strange is not None:
+            what = f"{blueprint.family}: this version has no rules for a small vision tower with the key {strange!r}"
+            raise UnsupportedError(fault(what, expected="sizes under " + ", ".join(_VISION)))
         small["vision_config"] = {**vision, **_VISION}
         small["mm_tokens_per_image"] = _IMAGE_TOKENS
     return _with_scale(small, blueprint)

@@ -6,8 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
-from typing import Any, TypeVar
+from itertools import chain, groupby, product
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -29,6 +29,9 @@ __all__ = [
     "requires",
     "source_facts",
 ]
+
+# Every stretch is tried, which longer lists of runs would make slow.
+_FOLDED: Final = 64
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -157,6 +160,24 @@ def _runs(kinds: Sequence[str]) -> str:
     return " + ".join(f"{len(list(group))} {kind}" for kind, group in groupby(kinds))
 
 
+def _folded(kinds: Sequence[str]) -> str:
+    """Layers without one period, the repeats among them drawn together where that is shorter."""
+    runs = [list(group) for _, group in groupby(kinds)]
+    texts = [_runs(kinds)]
+    if len(runs) > _FOLDED:
+        return texts[0]
+    for start, width in product(range(len(runs)), range(2, len(runs) // 2 + 1)):
+        part = runs[start : start + width]
+        times = 1
+        while runs[start + times * width : start + (times + 1) * width] == part:
+            times += 1
+        if times > 1:
+            pieces = [runs[:start], part, runs[start + times * width :]]
+            before, repeated, after = (_runs(list(chain(*piece))) for piece in pieces)
+            texts.append(" + ".join(text for text in (before, f"{times} x ({repeated})", after) if text))
+    return min(texts, key=len)
+
+
 def pattern(blueprint: Blueprint) -> str:
     """The layers in short: `18 = 3 x (5 window + 1 full)`, `28 full`."""
     kinds = [layer_kind(layer) for layer in blueprint.layers]
@@ -166,6 +187,6 @@ def pattern(blueprint: Blueprint) -> str:
     period = next(p for p in range(1, count + 1) if all(kinds[i] == kinds[i - p] for i in range(p, count)))
     times, rest = divmod(count, period)
     if times == 1:
-        return f"{count} = {_runs(kinds)}"
+        return f"{count} = {_folded(kinds)}"
     text = f"{count} = {times} x ({_runs(kinds[:period])})"
     return f"{text} + {_runs(kinds[times * period :])}" if rest else text

@@ -207,8 +207,8 @@ def command(
 ) -> None:
     """Continue PROMPT with MODEL and stream the text.
 
-    MODEL is a catalogue name, a directory or a .gguf file; without it the demo model runs (Gemma 3 270M, a base
-    model: it continues texts and does not chat). PROMPT `-` reads standard input.
+    MODEL is a catalogue name, a directory or a .gguf file (the weights of a hub id are not downloaded); without it the
+    demo model runs (Gemma 3 270M, a base model: it continues texts and does not chat). PROMPT `-` reads standard input.
     """
     model, prompt = _positionals(arguments)
     with requires("run"):

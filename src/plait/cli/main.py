@@ -59,7 +59,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="MODEL is a catalogue name, a directory with a config.json, a config.json, or a .gguf file.",
+    epilog="MODEL is a catalogue name, a directory with a config.json, a config.json, a .gguf file, or an id of a "
+    "model hub: org/name, org/name@revision, org/name:file.gguf. Of a hub configs and headers are read, never weights.",
 )
 @click.version_option(__version__, "--version", prog_name="plait", message="%(prog)s %(version)s")
 def main() -> None:

@@ -23,8 +23,10 @@ def _keys(model: str, source: Source) -> Mapping[str, object]:
     """The keys of the config that MODEL names."""
     if source.entry is not None:
         return source.entry.config
-    if source.path is None or source.kind == "gguf":
-        advice = "name a catalogue entry, a directory with a config.json, or a config.json"
+    if source.hub is not None and source.hub.config is not None:
+        return source.hub.config
+    if source.path is None or source.header is not None:
+        advice = "name a catalogue entry, a directory with a config.json, a config.json or a hub id"
         raise UsageError(fault("a GGUF file has no config to write a checkpoint of", file=model, advice=advice))
     return read_json(source.path / "config.json" if source.kind == "directory" else source.path)
 
@@ -88,18 +90,19 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a random checkpoint of CONFIG: a catalogue name, a directory with a config.json, or a config.json.
+    """Write a random checkpoint of CONFIG: a catalogue name, a directory with a config.json, a config.json or a hub id.
 
     For tests, benchmarks and reports. The weights depend on the seed and on their role alone, so a directory and a
     GGUF file of one seed hold the same model. A small byte-level tokenizer is written with them.
     """
     source = open_model(config)
     keys, blueprint = _keys(config, source), source.blueprint
+    with requires("run"):
+        from plait.runtime.checkpoint import HUB_FORMATS, refuse_not_run, write_random
+    refuse_not_run(blueprint)  # before `tiny`, which refuses such models too and does not know the name
     if scale == "tiny":
         keys = tiny(keys)
         blueprint, _ = from_config(keys, file=f"tiny {config}", name=f"{blueprint.name}-tiny")
-    with requires("run"):
-        from plait.runtime.checkpoint import HUB_FORMATS, write_random
     if form is None:
         form = blueprint.stored_format if scale == "full" and blueprint.stored_format in HUB_FORMATS else "f32"
     with _progress(f"writing {printable(str(out))}") as progress:

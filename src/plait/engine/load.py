@@ -14,7 +14,7 @@ from plait.blueprint.source import Source, open_model
 from plait.engine.engine import Engine
 from plait.engine.packages import packaged_weights
 from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
-from plait.errors import PlaitError, TokenizerError, UsageError, fault
+from plait.errors import PlaitError, TokenizerError, UnsupportedError, UsageError, fault
 from plait.runtime.model import Model, Numbers
 from plait.runtime.weights import open_weights
 from plait.units import binary_bytes, parse_bytes
@@ -57,7 +57,15 @@ def _device(value: str | torch.device) -> torch.device:
 
 
 def _located(source: Source) -> Source:
-    """The source with its weights: a catalogue entry is replaced by the file its package carries."""
+    """The source with its weights: a catalogue entry is replaced by the file its package carries.
+
+    UnsupportedError: a model of the hub. UsageError: a config alone.
+    """
+    if source.hub is not None:
+        of = source.hub.id
+        here = f"its {Path(of.file).name}" if of.file is not None else "its directory"
+        advice = f"download the repository {of.repo} and name {here}"
+        raise UnsupportedError(fault("this version does not download weights", file=str(of), advice=advice))
     if source.kind == "catalogue":
         assert source.entry is not None
         return open_model(packaged_weights(source.entry))
@@ -87,7 +95,7 @@ def load(
 ) -> Engine:
     """Open MODEL, read its weights, build the engine.
 
-    model     catalogue name, directory or .gguf file
+    model     catalogue name, directory or .gguf file; the weights of a hub id are not downloaded
     dtype     type the weights are expanded to and used in: float32 (exact for every format read here), float64,
               bfloat16 or float16 (half the memory; products round their inputs and outputs to it)
     kv_dtype  type keys and values are stored in; None: the same as dtype

@@ -18,6 +18,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from plait.blueprint.check import not_run
 from plait.blueprint.families import family
 from plait.blueprint.layout import Binding, Layout, MinusOne, PermutedRows
 from plait.blueprint.spec import Blueprint
@@ -32,7 +33,7 @@ from plait.runtime.random_values import random_values
 from plait.runtime.safetensors_file import write_safetensors
 from plait.units import binary_bytes
 
-__all__ = ["HUB_FORMATS", "Written", "gguf_formats", "write_random"]
+__all__ = ["HUB_FORMATS", "Written", "gguf_formats", "refuse_not_run", "write_random"]
 
 HUB_FORMATS: Final = ("f32", "bf16", "f16")
 """Formats a safetensors checkpoint is written in."""
@@ -40,6 +41,7 @@ HUB_FORMATS: Final = ("f32", "bf16", "f16")
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _CONFIG: Final = "config.json"
+_QUANTIZATION: Final = "quantization_config"
 _OWN: Final = (_CONFIG, "tokenizer.json", "tokenizer_config.json")
 
 
@@ -81,6 +83,14 @@ def gguf_formats() -> tuple[str, ...]:
     return (*HUB_FORMATS, *(name for name in packable() if not BY_NAME[name].dense))
 
 
+def refuse_not_run(blueprint: Blueprint) -> None:
+    """UnsupportedError: the text model has parts this version does not run, so no checkpoint of it could be checked."""
+    missing = not_run(blueprint)
+    if missing:
+        name = blueprint.name or blueprint.family
+        raise UnsupportedError(f"{name}: this version describes it and cannot run or write {', '.join(missing)}")
+
+
 def write_random(
     blueprint: Blueprint,
     config: Mapping[str, object],
@@ -105,8 +115,10 @@ def write_random(
     progress  called with (bytes done, bytes in all)
 
     Files get their names when all are complete. UsageError: an argument that cannot be used, a checkpoint in the way,
-    too little room. UnsupportedError: a model that the container cannot express. PlaitError: writing failed.
+    too little room. UnsupportedError: a model that this version does not run, or that the container cannot express.
+    PlaitError: writing failed. What is refused is refused before anything is written.
     """
+    refuse_not_run(blueprint)
     allowed = gguf_formats() if gguf else HUB_FORMATS
     if format not in allowed:
         where = "a GGUF file" if gguf else "safetensors files (block formats need --gguf)"
@@ -117,10 +129,14 @@ def write_random(
     if shards < 1 or shards > len(items) or (gguf and shards > 1):
         most = "1 with --gguf" if gguf else f"1 to {len(items)}, the number of tensors"
         raise UsageError(fault("number of shards", expected=most, found=shards))
+    entries = {item.name: (item.format, item.shape) for item in items}
+    metadata = architecture_metadata(blueprint, entries) if gguf else {}
     notes = [*_left_out(blueprint), *_kept_wide(items, wanted, BY_NAME[format])]
     tokenizer = byte_tokenizer(blueprint)
     if isinstance(tokenizer, str):
         notes.append(tokenizer)
+    elif gguf:
+        metadata |= tokenizer.gguf_metadata(blueprint.vocabulary)
     one_file = gguf and out.suffix == ".gguf"
     directory = out.parent if one_file else out
     gguf_name = out.name if one_file else _file_name(blueprint)
@@ -131,10 +147,7 @@ def write_random(
 
     def write(place: Path) -> None:
         if gguf:
-            keys = architecture_metadata(blueprint, {item.name: (item.format, item.shape) for item in items})
-            if not isinstance(tokenizer, str):
-                keys |= tokenizer.gguf_metadata(blueprint.vocabulary)
-            write_gguf(place / gguf_name, keys, {item.name: (item.format, item.shape) for item in items}, data)
+            write_gguf(place / gguf_name, metadata, entries, data)
             return
         _write_shards(place, _split(items, shards), data)
         text = json.dumps(_config(config, format), indent=2, ensure_ascii=False)
@@ -217,6 +230,9 @@ def _left_out(blueprint: Blueprint) -> Iterator[str]:
         yield f"only the text part is written: no {tower.kind} tower"
     if blueprint.mtp is not None:
         yield f"{len(blueprint.mtp.layers)} multi-token-prediction layers are not written"
+    if blueprint.quantization is not None:
+        method = blueprint.quantization.method
+        yield f"the weights are not quantized: the config's {_QUANTIZATION} ({method}) is dropped"
 
 
 def _kept_wide(items: list[_Item], wanted: Mapping[str, Wanted], form: Format) -> Iterator[str]:
@@ -231,10 +247,11 @@ def _kept_wide(items: list[_Item], wanted: Mapping[str, Wanted], form: Format) -
 
 
 def _config(config: Mapping[str, object], form: str) -> dict[str, object]:
-    """The config with the type the weights are stored in, under the spelling it uses."""
+    """The config with the type the weights are stored in, under the spelling it uses; nothing is quantized."""
     word = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[form]
     keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
-    return {**config, **dict.fromkeys(keys, word)}
+    kept = {key: value for key, value in config.items() if key != _QUANTIZATION}
+    return {**kept, **dict.fromkeys(keys, word)}
 
 
 def _split(items: list[_Item], shards: int) -> list[list[_Item]]:

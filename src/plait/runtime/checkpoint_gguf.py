@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
@@ -26,22 +26,27 @@ __all__ = ["architecture_metadata", "text_alone", "write_gguf"]
 
 Entries = Mapping[str, tuple[Format, tuple[int, ...]]]
 
+_LARGEST: Final = 2.0**128 - 2.0**104  # of float32
+
 
 def text_alone(blueprint: Blueprint) -> Blueprint:
-    """The text part of a model, which is what a GGUF file of it holds."""
+    """The text part of a model, which is what a GGUF file of it holds: no towers, no multi-token-prediction layers, no
+    quantization of another container."""
 
     def without_images(layer: Layer) -> Layer:
         if isinstance(layer.mixer, Attention) and layer.mixer.bidirectional_images:
             return replace(layer, mixer=replace(layer.mixer, bidirectional_images=False))
         return layer
 
-    return replace(blueprint, towers=(), mtp=None, layers=tuple(map(without_images, blueprint.layers)))
+    layers = tuple(map(without_images, blueprint.layers))
+    return replace(blueprint, towers=(), mtp=None, quantization=None, layers=layers)
 
 
 def architecture_metadata(blueprint: Blueprint, entries: Entries) -> dict[str, object]:
     """All metadata but the tokenizer's, for a file with the tensors `entries`.
 
-    UnsupportedError: what would be read back is another model, as GGUF has no key for something this one has.
+    UnsupportedError: no GGUF files of the family exist; or what would be read back is another model, as GGUF has no key
+    for something this one has or its numbers do not hold a value.
     """
     names = [name for name, module in ARCHITECTURES.items() if module == blueprint.family]
     if not names:
@@ -55,6 +60,8 @@ def architecture_metadata(blueprint: Blueprint, entries: Entries) -> dict[str, o
     }
     if not all(form.dense for form, _ in entries.values()):
         keys["general.quantization_version"] = 2
+    for key, value in keys.items():
+        _representable(key, value)
     expected = text_alone(blueprint)
     try:
         read, _ = from_gguf(_header(keys, entries))
@@ -66,6 +73,15 @@ def architecture_metadata(blueprint: Blueprint, entries: Entries) -> dict[str, o
         advice = "write safetensors files"
         raise UnsupportedError(fault(what, expected=lost[1], found=lost[2], advice=advice))
     return keys
+
+
+def _representable(key: str, value: object) -> None:
+    """UnsupportedError: a number that the type it is written in does not hold."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, int) and not 0 <= item < 2**32:
+            raise UnsupportedError(fault(f"GGUF key {key!r}", expected="an integer in [0, 2**32)", found=item))
+        if isinstance(item, float) and abs(item) > _LARGEST:
+            raise UnsupportedError(fault(f"GGUF key {key!r}", expected="a number that float32 holds", found=item))
 
 
 def write_gguf(path: Path, keys: Mapping[str, object], entries: Entries, data: Iterable[tuple[str, Tensor]]) -> None:

@@ -1,7 +1,8 @@
 """The step plan: a blueprint and its weights as a flat list of steps, built once.
 
 Steps read and write named registers of one call: `h` the residual stream, `x` the input of a part, `qk` `v` `g` its
-projections (queries and keys side by side), `y` its output. The tokens of all sessions of a call lie end to end; only `Attend` knows sessions.
+projections (queries and keys side by side), `y` its output. The tokens of all sessions of a call lie end to end; only
+`Attend` knows sessions.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from plait.blueprint.read.stored import StoredTensor, Strings, file_size, wrong_
 from plait.dtypes import BY_GGUF_ID
 from plait.errors import ConfigError, FileFormatError, fault
 
-__all__ = ["GGUFHeader", "Value", "read_gguf"]
+__all__ = ["GGUFHeader", "HeaderReader", "Value", "read_gguf"]
 
 Value: TypeAlias = Union[int, float, bool, str, "Sequence[Value]"]
 
@@ -196,13 +196,13 @@ def _read_file(path: Path) -> GGUFHeader:
     size = file_size(path)
     try:
         with path.open("rb") as stream:
-            return _Reader(path, stream, size).header()
+            return HeaderReader(path, stream, size).header()
     except OSError as error:
         raise FileFormatError(fault(f"cannot be read ({error.strerror})", file=path)) from None
 
 
-class _Reader:
-    """A cursor over the start of one file, of which only as much is read as the header turns out to need."""
+class HeaderReader:
+    """Reads `header()` from a stream of `size` bytes, no more of it than needed. FileFormatError: breaks the format."""
 
     def __init__(self, path: Path, stream: BinaryIO, size: int) -> None:
         self.path, self.stream, self.size = path, stream, size

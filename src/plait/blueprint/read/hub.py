@@ -20,8 +20,8 @@ from typing import BinaryIO, Final, TypeVar, cast
 from urllib.parse import quote
 
 # The readers of local files hold the rules of both formats; the same rules judge what comes over the network.
-from plait.blueprint.read.gguf import GGUFHeader, _Reader
-from plait.blueprint.read.safetensors import _check_places, _json_object, _tensor
+from plait.blueprint.read.gguf import GGUFHeader, HeaderReader
+from plait.blueprint.read.safetensors import check_places, json_object, stored_tensor
 from plait.blueprint.read.stored import StoredTensor, wrong_start
 from plait.blueprint.read.transport import Absent, Transport
 from plait.errors import ConfigError, FileFormatError, ModelNotFound, fault
@@ -172,7 +172,7 @@ def _listing(found: HubId, revision: str, transport: Transport) -> tuple[str, tu
     except Absent as missing:
         raise _absent(found, missing, None) from None
     file = Path(f"{transport.endpoint}/{path}")
-    data = _json_object(file, answer.body)
+    data = json_object(file, answer.body)
     commit, siblings = data.get("sha"), data.get("siblings")
     if not isinstance(siblings, list) or not all(
         isinstance(item, dict) and isinstance(item.get("rfilename"), str) for item in siblings
@@ -233,7 +233,7 @@ def _gguf_header(found: HubId, revision: str, name: str, transport: Transport) -
 
     shown = Path(f"{found.repo}/{name}")
     stream = cast("BinaryIO", _Ranges(ask, first.body))
-    return _Reader(shown, stream, first.size).header(), commit
+    return HeaderReader(shown, stream, first.size).header(), commit
 
 
 def _gguf(found: HubId, revision: str, name: str, transport: Transport) -> HubModel:
@@ -286,7 +286,7 @@ def _safetensors(model: HubModel) -> Mapping[str, StoredTensor] | None:
     except Absent:
         return _unindexed(model)
     index = Path(f"{repo}/{_INDEX}")
-    places = _json_object(index, raw).get("weight_map")
+    places = json_object(index, raw).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise FileFormatError(fault("key 'weight_map'", file=index, expected="an object of tensors and their files"))
     for name, file in places.items():
@@ -354,10 +354,10 @@ def _header_of(model: HubModel, file: str) -> Mapping[str, StoredTensor]:
     raw = raw[8 : 8 + length]
     if not raw.startswith(b"{"):
         raise wrong_start(shown, "safetensors", "a JSON object after the first 8 bytes", first.body[:64])
-    entries = _json_object(shown, raw)
+    entries = json_object(shown, raw)
     entries.pop("__metadata__", None)
-    tensors = {name: _tensor(shown, name, entry, 8 + length) for name, entry in entries.items()}
-    _check_places(shown, tensors.values(), 8 + length, first.size)
+    tensors = {name: stored_tensor(shown, name, entry, 8 + length) for name, entry in entries.items()}
+    check_places(shown, tensors.values(), 8 + length, first.size)
     return tensors
 
 

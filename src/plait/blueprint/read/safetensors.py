@@ -18,7 +18,14 @@ from plait.blueprint.read.stored import StoredTensor, file_size, wrong_start
 from plait.dtypes import BY_SAFETENSORS
 from plait.errors import FileFormatError, ModelNotFound, UnsupportedError, fault
 
-__all__ = ["SafetensorsHeader", "read_checkpoint", "read_safetensors"]
+__all__ = [
+    "SafetensorsHeader",
+    "check_places",
+    "json_object",
+    "read_checkpoint",
+    "read_safetensors",
+    "stored_tensor",
+]
 
 _HEADER_LIMIT: Final = 100_000_000  # the format's own bound
 _ELEMENT_LIMIT: Final = 2**63 - 1
@@ -61,12 +68,12 @@ def read_safetensors(path: str | Path) -> SafetensorsHeader:
         raise FileFormatError(fault(f"cannot be read ({error.strerror})", file=path)) from None
     if not raw.startswith(b"{"):
         raise wrong_start(path, "safetensors", "a JSON object after the first 8 bytes", head + raw[:56])
-    entries = _json_object(path, raw)
+    entries = json_object(path, raw)
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         _fail(path, "key '__metadata__'", "an object of strings", _short(metadata))
-    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in entries.items()}
-    _check_places(path, tensors.values(), 8 + length, size)
+    tensors = {name: stored_tensor(path, name, entry, 8 + length) for name, entry in entries.items()}
+    check_places(path, tensors.values(), 8 + length, size)
     return SafetensorsHeader(path, MappingProxyType(metadata), MappingProxyType(tensors))
 
 
@@ -105,8 +112,8 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _json_object(path: Path, raw: bytes) -> dict[str, Any]:
-    """A JSON object without repeated keys, NaN or text that is not UTF-8."""
+def json_object(path: Path, raw: bytes) -> dict[str, Any]:
+    """The JSON object `raw` of a header or an index: UTF-8, no key twice, no NaN. FileFormatError names `path`."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
@@ -137,7 +144,11 @@ def _counts(value: object) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
-def _tensor(path: Path, name: str, entry: object, data: int) -> StoredTensor:
+def stored_tensor(path: Path, name: str, entry: object, data: int) -> StoredTensor:
+    """The place of tensor `name` by its entry in the header of `path`, whose data begin at byte `data`.
+
+    FileFormatError: an entry that breaks the format, or a shape whose bytes are not those of its offsets.
+    """
     what = f"tensor {name!r}"
     if not isinstance(entry, dict) or entry.keys() != _ENTRY_KEYS:
         found = sorted(entry) if isinstance(entry, dict) else entry
@@ -162,8 +173,8 @@ def _tensor(path: Path, name: str, entry: object, data: int) -> StoredTensor:
     return StoredTensor(name, tuple(shape), form, path, data + offsets[0], nbytes)
 
 
-def _check_places(path: Path, tensors: Iterable[StoredTensor], data: int, size: int) -> None:
-    """The data is covered from its first byte to the end of the file, each byte once."""
+def check_places(path: Path, tensors: Iterable[StoredTensor], data: int, size: int) -> None:
+    """FileFormatError unless the tensors cover the bytes [data, size) of `path`, each byte once."""
     end, last = data, "the header"
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.end)):
         if tensor.offset != end:
@@ -235,7 +246,7 @@ def _weight_map(index: Path) -> dict[str, str]:
         raw = index.read_bytes()
     except OSError as error:
         _fail(index, f"cannot be read ({error.strerror})")
-    places = _json_object(index, raw).get("weight_map")
+    places = json_object(index, raw).get("weight_map")
     if not isinstance(places, dict) or not places:
         _fail(index, "key 'weight_map'", "an object of tensor names and file names", _short(places))
     for name, file in places.items():

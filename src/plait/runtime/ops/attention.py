@@ -58,7 +58,7 @@ def attention_reference(
 
 @cache
 def _masks(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Keys hidden from a query in the same block [SLAB, SLAB], and keys up to d [d + SLAB, SLAB] for d from -SLAB on."""
+    """Keys hidden from a query in its own block [SLAB, SLAB], and keys up to d [d + SLAB, SLAB] for d from -SLAB on."""
     lane = torch.arange(SLAB, device=device)
     return lane > lane[:, None], lane <= torch.arange(-SLAB, 2 * SLAB, device=device)[:, None]
 

@@ -290,7 +290,6 @@ def hurt(raw: bytearray, counts: Sequence[tuple[int, int]], rng: Random) -> None
             raw[place] ^= 1 << rng.randrange(8)
         case 2:
             del raw[place:]
-            raw += b"G" if not raw else b""
         case 3:
             at, size = rng.choice(counts)
             raw[at : at + size] = (int(rng.choice(NUMBERS[:17])) % 2 ** (8 * size)).to_bytes(size, "little")
@@ -298,6 +297,8 @@ def hurt(raw: bytearray, counts: Sequence[tuple[int, int]], rng: Random) -> None
             raw[place:place] = rng.randbytes(rng.randrange(1, 9))
         case _:
             del raw[place : place + rng.randrange(1, 9)]
+    # The next damage needs a place.
+    raw += b"" if raw else b"G"
 
 
 def case(seed: int, number: int) -> tuple[str, bytes]:

@@ -9,6 +9,8 @@ from typing import Any
 import configs
 import pytest
 from configs import gemma2, gemma3, llama, qwen3, read, spark
+from gemma_configs import gemma3n_text, gemma4_text
+from routed_configs import mimo
 
 from plait.blueprint.source import from_config
 from plait.blueprint.spec import Attention, LinearScaling, Llama3Scaling, Rope, YarnScaling
@@ -212,6 +214,53 @@ def test_a_null_window_is_no_window_and_zero_is_an_error() -> None:
         read({**qwen3(), "layer_types": ["sliding_attention"] * 4})
 
 
+@pytest.mark.parametrize("family", [gemma2, gemma3, gemma3n_text, gemma4_text, mimo, spark])
+def test_window_layers_without_a_window_are_a_contradiction(family: Callable[[], Config]) -> None:
+    """A null is no window, never the class default; where no layer has a window it says nothing."""
+    config = {**family(), "sliding_window": None}
+    config.pop("sliding_window_size", None)
+    with pytest.raises(ConfigError, match="sliding_window"):
+        read(config)
+
+
+@pytest.mark.parametrize("family", [gemma2, gemma3, gemma3n_text, mimo])
+def test_a_null_window_says_nothing_to_full_layers(family: Callable[[], Config]) -> None:
+    config = {**family(), "sliding_window": None}
+    kinds = ["full_attention"] * config["num_hidden_layers"]
+    for key in ("sliding_window_size", "hybrid_layer_pattern", "sliding_window_pattern"):
+        config.pop(key, None)
+    layers = read({**config, "layer_types": kinds}).layers
+    assert [layer.mixer.window for layer in layers if isinstance(layer.mixer, Attention)] == [None] * len(kinds)
+
+
+@pytest.mark.parametrize(("family", "whole"), [(gemma3, "gemma3"), (gemma3n_text, "gemma3n"), (gemma4_text, "gemma4")])
+def test_what_the_text_part_alone_says_counts(family: Callable[[], Config], whole: str) -> None:
+    text = {key: value for key, value in family().items() if key not in ("dtype", "torch_dtype", "tie_word_embeddings")}
+    nested = {"model_type": whole, "text_config": {**text, "dtype": "float32"}}
+    assert read(nested).stored_format == "f32"
+    with pytest.raises(ConfigError, match="'torch_dtype' and 'text_config.dtype' disagree"):
+        read({**nested, "torch_dtype": "bfloat16"})
+    untied = {"model_type": whole, "text_config": {**text, "tie_word_embeddings": False}}
+    with pytest.raises(ConfigError, match="'tie_word_embeddings' and 'text_config.tie_word_embeddings' disagree"):
+        read(untied)
+    assert not read({**untied, "tie_word_embeddings": False}).head.tied
+
+
+def test_kv_heads_that_no_key_speaks_of() -> None:
+    """Qwen3's class has 32; null is as many as heads, as it is in Llama, whose class has no number."""
+
+    def kv_heads(config: Config) -> int:
+        mixer = read(config).layers[0].mixer
+        assert isinstance(mixer, Attention)
+        return mixer.kv_heads
+
+    for family, absent in ((llama, 64), (qwen3, 32)):
+        config = {**family(), "num_attention_heads": 64, "head_dim": 16}
+        assert kv_heads({**config, "num_key_value_heads": None}) == 64
+        del config["num_key_value_heads"]
+        assert kv_heads(config) == absent
+
+
 def test_rotations_of_each_kind_of_layer() -> None:
     def ropes(config: Config) -> set[Rope | None]:
         return {layer.mixer.rope for layer in read(config).layers if isinstance(layer.mixer, Attention)}
@@ -265,3 +314,10 @@ def test_evidence_says_where_a_value_comes_from() -> None:
 def test_an_unknown_family_is_said_to_be_one() -> None:
     with pytest.raises(UnsupportedError, match=r"'model_type'.*'mamba'"):
         read({"model_type": "mamba"})
+
+
+@pytest.mark.parametrize("family", [gemma2, gemma3, llama, qwen3])
+def test_heads_that_are_rotated_whole_refuse_a_share(family: Callable[[], Config]) -> None:
+    assert read({**family(), "partial_rotary_factor": 1.0}) == read(family())
+    with pytest.raises(ConfigError, match="'partial_rotary_factor': expected 1: this family rotates whole heads"):
+        read({**family(), "partial_rotary_factor": 0.5})

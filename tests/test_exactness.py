@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import tiny
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 import plait
 from plait.account.memory import memory
-from plait.errors import ContextExceeded, UsageError
+from plait.errors import ContextExceeded, PlaitError, UsageError
 from plait.runtime.session import Span
 
 SPARK = Path(__file__).parent / "data" / "spark-tiny"
@@ -162,6 +164,80 @@ def test_a_failed_call_changes_nothing(engines, monkeypatch):
     assert conversation.held() == held
     assert torch.equal(conversation.append(ids[70:]), engine.logits(ids)[-1])
     conversation.close()
+
+
+def test_what_one_sequence_cannot_take_changes_no_other(engines):
+    """Refused before any work: neither the sequence that is too long moves nor its company, and no room is kept."""
+    model = engines["gemma3"].model
+    limit = model.blueprint.max_context
+    first, second, closed = model.session(), model.session(), model.session()
+    model.run([Span(first, tuple(tiny.tokens(10)))])
+    held = first.held()
+    closed.close()
+    for other, count, error in ((second, limit + 1, ContextExceeded), (closed, 1, PlaitError)):
+        with pytest.raises(error):
+            model.run([Span(first, tuple(tiny.tokens(100))), Span(other, (1,) * count)])
+        assert (first.position, other.position) == (10, 0)
+        assert first.held() == held == model.pool.held()
+    first.close()
+
+
+def test_threads_that_begin_together_get_the_bits_of_one(engines, tmp_path):
+    """Nothing that calls make on first use (tables of rotations) depends on which call makes it."""
+    expected = engines["llama"].logits(tiny.tokens(600))
+    directory = tiny.save("llama", tmp_path)
+    for _ in range(3):
+        engine = plait.load(directory)
+        barrier = Barrier(4)
+
+        def work(_, engine=engine, barrier=barrier):
+            barrier.wait()
+            return engine.logits(tiny.tokens(600))
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(torch.equal(found, expected) for found in pool.map(work, range(4)))
+        assert torch.equal(engine.logits(tiny.tokens(600)), expected)
+        assert set(engine.model.pool.held().values()) == {0}
+
+
+def test_rotations_grown_by_two_calls_at_once_are_right():
+    """Between the reads and the write of one call another one grows the table."""
+    from plait.blueprint.spec import Rope
+    from plait.runtime.ops.rope import RopeTable
+
+    class Meddled(RopeTable):
+        def __init__(self):
+            super().__init__(Rope(theta=100.0, pairs=4, divisor=8, distance=4), torch.float64, torch.device("cpu"))
+            self.free = True
+
+        def __getattribute__(self, name):
+            if name == "_factor" and self.free:  # read while a block is being made
+                self.free = False
+                self(torch.tensor([1500]), 1500)
+            return super().__getattribute__(name)
+
+    table, at = Meddled(), torch.arange(0, 3000, 7)
+    expected = torch.outer(at.double(), 100.0 ** (-torch.arange(4) / 4.0))
+    for _ in range(2):
+        cos, sin = table(at, 2999)
+        assert torch.allclose(cos, expected.cos(), atol=1e-9)
+        assert torch.allclose(sin, expected.sin(), atol=1e-9)
+
+
+def test_values_beyond_float16_are_refused(tmp_path):
+    """In one call they would turn earlier rows into NaN, and token by token they would not."""
+    reference = tiny.reference_model("llama")
+    with torch.no_grad():
+        reference.model.layers[1].self_attn.v_proj.weight *= 1e6
+    reference.save_pretrained(tmp_path)
+    ids = tiny.tokens(20)
+    engine = plait.load(tmp_path, kv_dtype="float16")
+    with pytest.raises(PlaitError, match="layer 1: keys or values are beyond what float16 holds"):
+        engine.logits(ids)
+    assert set(engine.model.pool.held().values()) == {0}
+    wide = plait.load(tmp_path, kv_dtype="bfloat16")
+    assert torch.isfinite(wide.logits(ids)).all()
+    assert torch.equal(wide.logits(ids, [1] * 20), wide.logits(ids))
 
 
 def test_context_limit_and_bad_tokens(engines):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from configs import read
+from configs import gemma2, gemma3, llama, qwen3, read
 from gguf.constants import MODEL_ARCH as ARCH
 from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES, Keys
 from routed_configs import deepseek_v3, deepseek_v32, glm_4_5, glm_5, mimo, minimax
@@ -88,6 +88,34 @@ def test_metadata_read_back_as_the_text_model(published: Callable[[], Config]) -
     assert there_and_back(blueprint, {}) == (
         replace(blueprint, layers=tuple(map(without_norms, blueprint.layers))) if published is glm_4_5 else blueprint
     )
+
+
+@pytest.mark.parametrize("published", [*FAMILIES, gemma2, gemma3, llama, qwen3])
+def test_one_number_may_stand_for_each_layer(published: Callable[[], Config]) -> None:
+    """A list of equal numbers, one a layer, says what one number says; a list of any other length is an error."""
+    blueprint = replace(read(published()), mtp=None)
+    keys = family(blueprint.family).gguf_metadata(blueprint)
+    once = there_and_back(blueprint)
+    for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_feed_forward_length"):
+        if isinstance(one := keys.get(key), int):
+            assert there_and_back(blueprint, **{key: [one] * len(blueprint.layers)}) == once
+    with pytest.raises(ConfigError, match="attention.head_count'"):
+        there_and_back(blueprint, **{"attention.head_count": [4] * (len(blueprint.layers) + 1)})
+    with pytest.raises(ConfigError, match="attention.head_count'"):
+        there_and_back(blueprint, **{"attention.head_count": [4] * (len(blueprint.layers) - 1) + [8]})
+
+
+def test_full_layers_alone_need_no_window() -> None:
+    config = {**gemma3(), "layer_types": ["full_attention"] * gemma3()["num_hidden_layers"]}
+    config.pop("sliding_window_pattern", None)
+    blueprint = read(config)
+    keys = family("gemma3").gguf_metadata(blueprint)
+    pattern = {"attention.sliding_window_pattern": [False] * len(blueprint.layers)}
+    found, coverage = from_gguf(header("gemma3", {**keys, **pattern}, tensors_of(blueprint)))
+    assert [layer.mixer.window for layer in found.layers if isinstance(layer.mixer, Attention)] == [None] * len(
+        blueprint.layers
+    )
+    assert not coverage.unknown
 
 
 def without_norms(layer: Any) -> Any:

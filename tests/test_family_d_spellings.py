@@ -289,6 +289,7 @@ WRONG: tuple[tuple[Published, Config, str], ...] = (
     (mimo, {"hybrid_layer_pattern": [0, 1]}, "hybrid_layer_pattern"),
     (mimo, {"hybrid_layer_pattern": [0, 1, 2, 1, 1, 0, 1]}, "hybrid_layer_pattern"),
     (mimo, {"sliding_window_size": None, "sliding_window": 0}, "sliding_window"),
+    (mimo, {"sliding_window": 0}, "sliding_window"),
     (mimo, {"n_shared_experts": 1}, "n_shared_experts"),
     (minimax, {"rotary_dim": 32}, "rotary_dim"),
     (minimax, {"rotary_dim": 7}, "rotary_dim"),

@@ -205,6 +205,9 @@ def test_the_two_places_of_tied_heads_must_agree() -> None:
     with pytest.raises(ConfigError, match="'tie_word_embeddings' and 'text_config.tie_word_embeddings' disagree"):
         read(config)
     assert not read({**config, "tie_word_embeddings": False}).head.tied
+    # transformers writes the text model's default, true, beside whatever the whole model says.
+    written = gemma4(gemma4_text(tie_word_embeddings=True), None, None)
+    assert not read({**written, "tie_word_embeddings": False}).head.tied
 
 
 @pytest.mark.parametrize(

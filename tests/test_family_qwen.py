@@ -124,6 +124,31 @@ def test_dense_layers_among_experts() -> None:
     assert "intermediate_size" in from_config(qwen3_moe(), file="x")[1].irrelevant
 
 
+@pytest.mark.parametrize("config", [qwen3_5(), qwen3_5_moe()])
+def test_the_places_of_a_nested_config_must_agree(config: Config) -> None:
+    with pytest.raises(ConfigError, match="'dtype' and 'text_config.dtype' disagree"):
+        read({**config, "dtype": "float32"})
+    with pytest.raises(ConfigError, match="'torch_dtype' and 'text_config.dtype' disagree"):
+        read({**config, "torch_dtype": "float16"})
+    with pytest.raises(ConfigError, match="'dtype' and 'torch_dtype' disagree"):
+        read({**config, "dtype": "bfloat16", "torch_dtype": "float16"})
+    with pytest.raises(ConfigError, match="'tie_word_embeddings' and 'text_config.tie_word_embeddings' disagree"):
+        read({**inside(config, lambda c: {**c, "tie_word_embeddings": True}), "tie_word_embeddings": False})
+    # The text model's class default, false, beside what the whole model says, is what transformers writes.
+    written = {**inside(config, lambda c: {**c, "tie_word_embeddings": False}), "tie_word_embeddings": True}
+    assert read(written).head.tied
+
+
+@pytest.mark.parametrize("config", [qwen3_moe(), qwen3_next()])
+def test_keys_of_experts_that_no_layer_has_are_known(config: Config) -> None:
+    every = list(range(config["num_hidden_layers"]))
+    beside = {"num_local_experts": config["num_experts"], "output_router_logits": False, "router_aux_loss_coef": 0.001}
+    dense, coverage = from_config({**config, **beside, "mlp_only_layers": every}, file="x")
+    assert {type(layer.feed_forward) for layer in dense.layers} == {Gated}
+    assert not coverage.unknown
+    assert {"num_experts_per_tok", "moe_intermediate_size"} <= {*coverage.irrelevant}
+
+
 def test_windows_of_qwen3_moe_are_on_all_layers() -> None:
     config = {**qwen3_moe(), "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
     windows = [layer.mixer.window for layer in read(config).layers if isinstance(layer.mixer, Attention)]
@@ -381,7 +406,8 @@ def test_fp8_of_experts() -> None:
 def test_fp8_of_a_model_with_a_tower() -> None:
     names = ["model.visual.blocks.0.attn.qkv", "mtp.fc", "mtp.layers.0.self_attn.q_proj", "lm_head"]
     names += [f"model.language_model.layers.{i}.linear_attn.in_proj_a" for i in range(3)]
-    config = {**qwen3_5_moe(), "quantization_config": {**FP8, "modules_to_not_convert": names}}
+    config = inside(qwen3_5_moe(), lambda c: {**c, "tie_word_embeddings": False})
+    config = {**config, "quantization_config": {**FP8, "modules_to_not_convert": names}}
     config["tie_word_embeddings"] = False
     found = read(config).quantization
     assert found is not None

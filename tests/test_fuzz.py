@@ -15,8 +15,9 @@ from types import ModuleType
 import pytest
 
 import plait
+from plait.blueprint.catalog import entry
 from plait.blueprint.read.gguf import read_gguf
-from plait.blueprint.source import open_model
+from plait.blueprint.source import from_config, open_model
 from plait.errors import ConfigError, FileFormatError, PlaitError
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
@@ -129,8 +130,6 @@ def test_failures_that_are_not_the_input_s_are_findings(fuzz: ModuleType) -> Non
 
 def survivor(tmp_path: Path) -> Path:
     """A config that is read."""
-    from plait.blueprint.catalog import entry
-
     found = entry("spark-x2.5-1.7b")
     assert found is not None
     (tmp_path / "config.json").write_text(json.dumps(dict(found.config)))
@@ -176,3 +175,25 @@ def test_the_script_says_what_it_found(fuzz: ModuleType, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert out.startswith("2 x test_fuzz.py:") or "surprise" in out
     assert "2 finding" in out
+
+
+@pytest.mark.parametrize(
+    ("model", "keys", "value", "words"),
+    [
+        ("qwen3.5-2b", ("vision_config", "patch_size"), 10**400, "integers of at least 1 and at most"),
+        ("gemma-3n-e2b", ("audio_config", "sscp_conv_kernel_size"), [[3, 10**400], [3, 3]], "pairs of integers"),
+        ("qwen3-30b-a3b", ("mlp_only_layers",), [10**400], "a list of layer numbers"),
+        ("gemma-3n-e2b", ("text_config", "altup_num_inputs"), 65_536, "AltUp streams: expected at most 10000"),
+    ],
+)
+def test_numbers_that_would_fill_the_memory(model: str, keys: tuple[str, ...], value: object, words: str) -> None:
+    found = entry(model)
+    assert found is not None
+    config = json.loads(json.dumps(dict(found.config)))
+    place = config
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    with pytest.raises(ConfigError, match=words) as caught:
+        from_config(config, file="config.json")
+    assert len(str(caught.value).splitlines()) == 1

@@ -37,6 +37,13 @@ _GGUF_MAGIC: Final = b"GGUF"
 _SUFFIXES: Final = (".gguf", ".json", ".safetensors")
 _FACTORS: Final = "rope_freqs.weight"
 _FACTORS_LIMIT: Final = 2**20
+# GGUF keys of which any file may state one number for each layer.
+_PER_LAYER: Final = (
+    "attention.head_count",
+    "attention.head_count_kv",
+    "expert_feed_forward_length",
+    "feed_forward_length",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,17 @@ def _shortest(value: object) -> object:
     return value
 
 
+def _alike(data: Mapping[str, object]) -> dict[str, object]:
+    """The metadata with one number in place of a list that has it for each layer: both forms say the same."""
+
+    def number(key: str, value: object) -> object:
+        if key not in _PER_LAYER or not isinstance(value, tuple) or len(value) != data.get("block_count"):
+            return value
+        return value[0] if all(type(item) is int and item == value[0] for item in value) else value
+
+    return {key: number(key, value) for key, value in data.items()}
+
+
 def from_gguf(header: GGUFHeader) -> tuple[Blueprint, Coverage]:
     """Blueprint and coverage of a GGUF header."""
     file = str(header.path)
@@ -142,7 +160,7 @@ def from_gguf(header: GGUFHeader) -> tuple[Blueprint, Coverage]:
     data = {
         key.removeprefix(prefix): _shortest(value) for key, value in header.metadata.items() if key.startswith(prefix)
     }
-    reader = ConfigReader(data, file=file, prefix=prefix)
+    reader = ConfigReader(_alike(data), file=file, prefix=prefix)
     parsed = family(ARCHITECTURES[architecture]).parse_gguf(reader, header)
     name = header.metadata.get("general.name")
     embedding = header.tensors.get("token_embd.weight")

@@ -229,8 +229,8 @@ class Model:
     def run(self, spans: Sequence[Span], want: Literal["last", "all", "none"] = "last") -> list[Tensor]:
         """One ragged call: advances every session by its span and returns logits per span, float32.
 
-        A call of more than `CALL_ROWS` tokens runs in pieces; if one fails or is interrupted, the sessions stand where
-        the pieces before it left them.
+        What a session cannot take is refused before any work is done. A call of more than `CALL_ROWS` tokens runs in
+        pieces; if one fails or is interrupted, the sessions stand where the pieces before it left them.
 
         want  `last`: [1, vocabulary] of each span's last token; `all`: [n, vocabulary]; `none`: [0, vocabulary]
         """
@@ -250,13 +250,14 @@ class Model:
         for token in (min(span.tokens), max(span.tokens)):
             if not 0 <= token < self.blueprint.vocabulary:
                 raise UsageError(f"token id {token} is outside the vocabulary of {self.blueprint.vocabulary}")
+        span.session.check(len(span.tokens))
 
     def _piece(self, piece: Iterable[tuple[int, Span, bool]], want: str, rows: list[list[Tensor]]) -> None:
         parts = list(piece)
         spans = tuple(span for _, span, _ in parts)
-        for span in spans:
-            span.session.prepare(len(span.tokens))
         try:
+            for span in spans:
+                span.session.prepare(len(span.tokens))
             h, starts = self._forward(spans)
             for (index, span, ends), start in zip(parts, starts, strict=True):
                 stop = start + len(span.tokens)

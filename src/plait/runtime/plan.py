@@ -14,6 +14,7 @@ from torch import Tensor
 
 from plait.blueprint.spec import Rope
 from plait.blueprint.state import SLAB
+from plait.errors import PlaitError, fault
 from plait.runtime.ops.activation import activate, softcap
 from plait.runtime.ops.attention import attention
 from plait.runtime.ops.linear import Linear
@@ -108,7 +109,8 @@ class Project(Step):
 class Attend(Step):
     """y = attention of the queries over the session's rows and the call's own, which are stored first.
 
-    K and V are rounded to the slabs' type before any query reads them, within the call too.
+    K and V are rounded to the slabs' type before any query reads them, within the call too. PlaitError: they do not fit
+    into float16.
 
     heads       query heads; in `qk` [n, heads + kv_heads, dim] they come first
     norm        weights [heads + kv_heads, dim] of the norms of queries and keys; those of queries hold the scale
@@ -153,8 +155,12 @@ class Attend(Step):
             count = min(n - done, SLAB - at % SLAB)
             keys, values = run.slabs[at // SLAB - run.first].views[self.layer]
             rows = slice(at % SLAB, at % SLAB + count)
-            keys[:, rows] = k[done : done + count].transpose(0, 1)
-            values[:, rows] = v[done : done + count].transpose(0, 1)
+            for stored, part in ((keys, k), (values, v)):
+                stored[:, rows] = part[done : done + count].transpose(0, 1)
+                # An infinite row would reach the earlier rows of its block too: 0 * infinity is not 0.
+                if stored.dtype == torch.float16 and not torch.isfinite(stored[:, rows]).all():
+                    what = f"layer {self.layer}: keys or values are beyond what float16 holds"
+                    raise PlaitError(fault(what, advice="store them as bfloat16 or float32 (kv_dtype)"))
             done += count
         low = run.first if self.window is None else max(run.first, max(0, start - self.window + 1) // SLAB)
         attention(

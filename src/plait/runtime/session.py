@@ -29,12 +29,16 @@ class Session:
         """Tokens processed; the next token has this index."""
         return len(self.tokens)
 
-    def prepare(self, count: int) -> None:
-        """Make room for `count` more tokens."""
+    def check(self, count: int) -> None:
+        """PlaitError: the session is closed. ContextExceeded: `count` more tokens do not fit into the context."""
         if self.closed:
             raise PlaitError("the session is closed")
         if self.position + count > self.limit:
             raise ContextExceeded(needed=self.position + count, limit=self.limit)
+
+    def prepare(self, count: int) -> None:
+        """Make room for `count` more tokens. Raises as `check` does."""
+        self.check(count)
         for run in self.runs:
             run.reach(self.position + count)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -89,16 +90,20 @@ class SlabPool:
         self.dtype = dtype
         self.device = device
         self._held: Counter[Category] = Counter()
+        # Sessions may run in several threads.
+        self._counting = Lock()
 
     def allocate(self, slab_class: SlabClass) -> Slab:
         """A zeroed slab."""
         slab = Slab(slab_class, self.dtype, self.device)
-        self._held[slab_class.category] += slab.nbytes
+        with self._counting:
+            self._held[slab_class.category] += slab.nbytes
         return slab
 
     def release(self, slab_class: SlabClass, slab: Slab) -> None:
         """The last holder of a slab lets go of it."""
-        self._held[slab_class.category] -= slab.nbytes
+        with self._counting:
+            self._held[slab_class.category] -= slab.nbytes
 
     def most(self, length: int, rows: int) -> int:
         """A bound on the bytes one sequence holds on its way to `length` tokens, in calls of up to `rows` tokens.

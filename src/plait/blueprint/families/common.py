@@ -28,9 +28,12 @@ __all__ = [
     "gguf_vocabulary",
     "ignore_common",
     "layer_kinds",
+    "nested_format",
     "periodic_kinds",
     "special_tokens",
     "stored_format",
+    "tied_head",
+    "window_size",
 ]
 
 FULL: Final = "full_attention"
@@ -81,6 +84,42 @@ def stored_format(config: ConfigReader) -> str:
     return config.choice("dtype", "torch_dtype", among=_DTYPES, field="stored_format", default="bfloat16")
 
 
+def _disagree(outer: ConfigReader, text: ConfigReader, keys: tuple[str, str], found: str) -> ConfigError:
+    what = f"keys {outer.dotted(keys[0])!r} and {text.dotted(keys[1])!r} disagree"
+    return ConfigError(fault(what, file=outer.file, expected="two spellings of one fact to be equal", found=found))
+
+
+def nested_format(text: ConfigReader, outer: ConfigReader) -> str:
+    """`stored_format` of a text model under `text_config`: the key may stand inside, outside, or in both places.
+
+    ConfigError naming both keys: the places disagree. `outer` may be `text` itself.
+    """
+    text.use("dtype", "torch_dtype")
+    outer.use("dtype", "torch_dtype")
+    places = [place for place in (outer, text) if place.given("dtype") or place.given("torch_dtype")]
+    formats = [stored_format(place) for place in places or [outer]]
+    if len(set(formats)) > 1:
+        keys = ["dtype" if place.given("dtype") else "torch_dtype" for place in places]
+        raise _disagree(outer, text, (keys[0], keys[1]), " and ".join(formats))
+    return formats[0]
+
+
+def tied_head(text: ConfigReader, outer: ConfigReader, *, default: bool) -> bool:
+    """`tie_word_embeddings` of the keys around a text model, which may be `text` itself; the head is the whole model's.
+
+    transformers writes the text model's class default beside whatever the whole model says, so inside only the other
+    value states something; ConfigError naming both keys: it is not the outer one.
+    """
+    key = "tie_word_embeddings"
+    tied = outer.boolean(key, field="head.tied", default=default)
+    if text is not outer and text.given(key):
+        inner = text.boolean(key)
+        if inner not in (default, tied):
+            raise _disagree(outer, text, (key, key), f"{tied} and {inner}")
+    text.use(key)
+    return tied
+
+
 def periodic_kinds(layers: int, period: int) -> tuple[str, ...]:
     """Every `period`-th layer is full, the others are windows."""
     return tuple(FULL if (i + 1) % period == 0 else SLIDING for i in range(layers))
@@ -101,6 +140,18 @@ def layer_kinds(
         if word not in (FULL, SLIDING):
             raise config.error("layer_types", expected=f"{FULL} or {SLIDING}", found=f"{word!r} at layer {index}")
     return given
+
+
+def window_size(config: ConfigReader, *keys: str, kinds: Sequence[str], default: int) -> int:
+    """The window of the window layers; `default` where no key speaks of it.
+
+    ConfigError: the key is null, which says that there is no window, and some layer of `kinds` has one.
+    """
+    said = [key for key in keys if key in config]
+    if said and not any(map(config.given, said)) and SLIDING in kinds:
+        layer = kinds.index(SLIDING)
+        raise config.error(said[0], expected=f"a window: layer {layer} is of {SLIDING}", found="null, which is none")
+    return config.integer(*keys, field="attention.window", default=default)
 
 
 # Role below `layers.N.` -> name below `layers.N.` in checkpoints that follow transformers' Llama.

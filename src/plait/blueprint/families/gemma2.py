@@ -21,6 +21,7 @@ from plait.blueprint.families.common import (
     periodic_kinds,
     special_tokens,
     stored_format,
+    window_size,
 )
 from plait.blueprint.families.gemma3 import SANDWICH_NAMES
 from plait.blueprint.families.gguf_keys import (
@@ -80,7 +81,7 @@ def parse(config: ConfigReader) -> Blueprint:
         qk_dim=head_dim,
         v_dim=head_dim,
         scale=config.number("query_pre_attn_scalar", field="attention.scale", default=256.0) ** -0.5,
-        rope=half_rope(read_rope(config, field="rope", default_theta=10_000.0), head_dim),
+        rope=half_rope(read_rope(config, field="rope", default_theta=10_000.0, partial=False), head_dim),
         softcap=config.optional_number("attn_logit_softcapping", field="attention.softcap", default=50.0),
         qkv_bias=bias,
         output_bias=bias,
@@ -102,7 +103,7 @@ def parse(config: ConfigReader) -> Blueprint:
         layers=_layers(
             kinds,
             full,
-            config.integer("sliding_window", "sliding_window_size", field="attention.window", default=4096),
+            window_size(config, "sliding_window", "sliding_window_size", kinds=kinds, default=4096),
             Gated(config.integer("intermediate_size", field="feed_forward.width"), activation),  # type: ignore[arg-type]
             norm,
         ),

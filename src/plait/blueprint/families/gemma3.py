@@ -21,9 +21,11 @@ from plait.blueprint.families.common import (
     gguf_vocabulary,
     ignore_common,
     layer_kinds,
+    nested_format,
     periodic_kinds,
     special_tokens,
-    stored_format,
+    tied_head,
+    window_size,
 )
 from plait.blueprint.families.gguf_keys import (
     attention_of,
@@ -113,7 +115,7 @@ def _text(config: ConfigReader, outer: ConfigReader) -> Blueprint:
     bias = config.boolean("attention_bias", field="attention.bias", default=False)
     norm = Norm(config.number("rms_norm_eps", field="norm.eps", default=1e-6), offset=1.0)
     kinds = _kinds(config, count)
-    full_rope = read_rope(config, field="full.rope", layer_type=FULL, default_theta=_DEFAULT_THETA[FULL])
+    full_rope = read_rope(config, field="full.rope", layer_type=FULL, default_theta=_DEFAULT_THETA[FULL], partial=False)
     window_rope = read_rope(
         config,
         field="window.rope",
@@ -121,6 +123,7 @@ def _text(config: ConfigReader, outer: ConfigReader) -> Blueprint:
         theta_key="rope_local_base_freq",
         default_theta=_DEFAULT_THETA[SLIDING],
         scaled=False,
+        partial=False,
     )
     full = Attention(
         heads=config.integer("num_attention_heads", field="attention.heads", default=8),
@@ -134,7 +137,7 @@ def _text(config: ConfigReader, outer: ConfigReader) -> Blueprint:
         output_bias=bias,
         bidirectional_images=outer is not config,
     )
-    window = config.integer("sliding_window", field="attention.window", default=4096) if SLIDING in kinds else None
+    window = window_size(config, "sliding_window", kinds=kinds, default=4096) if SLIDING in kinds else None
     config.use("sliding_window")
     sliding = replace(full, window=window, rope=half_rope(window_rope, head_dim))
     return Blueprint(
@@ -146,11 +149,11 @@ def _text(config: ConfigReader, outer: ConfigReader) -> Blueprint:
         layers=tuple(_layer(sliding if kind == SLIDING else full, width, activation, norm) for kind in kinds),
         final_norm=norm,
         head=Head(
-            tied=outer.boolean("tie_word_embeddings", field="head.tied", default=True),
+            tied=tied_head(config, outer, default=True),
             softcap=config.optional_number("final_logit_softcapping", field="head.softcap"),
         ),
         tokens=special_tokens(outer),
-        stored_format=stored_format(outer),
+        stored_format=nested_format(config, outer),
     )
 
 
@@ -162,7 +165,7 @@ def parse(config: ConfigReader) -> Blueprint:
     ignore_common(config)
     config.use("model_type")
     config.irrelevant("boi_token_index", "eoi_token_index", "image_token_index")
-    nested.irrelevant("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+    nested.irrelevant("bos_token_id", "eos_token_id", "pad_token_id")
     blueprint = _text(nested, config)
     vision = config.section("vision_config")
     if vision is None:
@@ -219,9 +222,10 @@ def parse_gguf(meta: ConfigReader, header: GGUFHeader) -> Blueprint:
     )
     sliding = replace(
         full,
-        window=meta.integer("attention.sliding_window", field="attention.window"),
+        window=meta.integer("attention.sliding_window", field="attention.window") if SLIDING in kinds else None,
         rope=Rope(local, half, qk_dim, distance=half),
     )
+    meta.use("attention.sliding_window")
     width = meta.integer("feed_forward_length", field="feed_forward.width")
     meta.record("feed_forward.activation", "convention", "gelu_tanh in every Gemma", "gelu_tanh")
     return Blueprint(

@@ -19,8 +19,10 @@ from plait.blueprint.families.common import (
     bound,
     ignore_common,
     layer_kinds,
+    nested_format,
     periodic_kinds,
-    stored_format,
+    tied_head,
+    window_size,
 )
 from plait.blueprint.families.gemma3n_gguf import gguf_layout, gguf_metadata, parse_gguf
 from plait.blueprint.families.gemma3n_layers import attention, layers_of
@@ -110,7 +112,8 @@ def _text(config: ConfigReader, outer: ConfigReader) -> Blueprint:
         kv_heads=config.integer("num_key_value_heads", field="attention.kv_heads", default=2),
         head_dim=head_dim,
         rope=half_rope(
-            read_rope(config, field="full.rope", layer_type=FULL, default_theta=_DEFAULT_THETA[FULL]), head_dim
+            read_rope(config, field="full.rope", layer_type=FULL, default_theta=_DEFAULT_THETA[FULL], partial=False),
+            head_dim,
         ),
         eps=eps,
         bias=config.boolean("attention_bias", field="attention.bias", default=False),
@@ -124,10 +127,11 @@ def _text(config: ConfigReader, outer: ConfigReader) -> Blueprint:
         theta_key="rope_local_base_freq",
         default_theta=_DEFAULT_THETA[SLIDING],
         scaled=False,
+        partial=False,
     )
     sliding = replace(
         full,
-        window=config.integer("sliding_window", field="attention.window", default=512),
+        window=window_size(config, "sliding_window", kinds=kinds, default=512),
         rope=half_rope(local, head_dim),
     )
     activation = config.choice(
@@ -159,13 +163,13 @@ def _text(config: ConfigReader, outer: ConfigReader) -> Blueprint:
         ),
         final_norm=Norm(eps),
         head=Head(
-            tied=outer.boolean("tie_word_embeddings", field="head.tied", default=True),
+            tied=tied_head(config, outer, default=True),
             softcap=config.number("final_logit_softcapping", field="head.softcap", default=30.0),
         ),
         per_layer_embeddings=per_layer_embeddings(hidden, rows, dim, activation, eps),
         altup=_altup(config, eps),
         tokens=merged_tokens(config, outer),
-        stored_format=stored_format(outer),
+        stored_format=nested_format(config, outer),
     )
 
 

@@ -22,8 +22,10 @@ from plait.blueprint.families.common import (
     bound,
     ignore_common,
     layer_kinds,
+    nested_format,
     periodic_kinds,
-    stored_format,
+    tied_head,
+    window_size,
 )
 from plait.blueprint.families.gemma4_gguf import gguf_layout, gguf_metadata, parse_gguf
 from plait.blueprint.families.gemma4_layers import (
@@ -149,7 +151,7 @@ def text(config: ConfigReader, outer: ConfigReader, defaults: Defaults) -> Bluep
     shared = config.integer("num_kv_shared_layers", field="attention.kv_source", default=0, minimum=0)
     sources = kv_sources(kinds, shared, file=config.file, key=config.dotted("num_kv_shared_layers"))
     images = _images(config, defaults)
-    window = config.integer("sliding_window", field="attention.window", default=defaults.window)
+    window = window_size(config, "sliding_window", kinds=kinds, default=defaults.window)
     ropes = _ropes(config, {kind: sizes[kinds.index(kind)].head_dim for kind in dict.fromkeys(kinds)})
     heads = config.integer("num_attention_heads", field="attention.heads", default=8)
     qk_norm, v_norm = norms(eps)
@@ -206,12 +208,12 @@ def text(config: ConfigReader, outer: ConfigReader, defaults: Defaults) -> Bluep
         ),
         final_norm=qk_norm.norm,
         head=Head(
-            tied=outer.boolean("tie_word_embeddings", field="head.tied", default=True),
+            tied=tied_head(config, outer, default=True),
             softcap=config.optional_number("final_logit_softcapping", field="head.softcap"),
         ),
         per_layer_embeddings=per_layer_embeddings(hidden, rows, dim, ACTIVATIONS[word], eps) if dim else None,
         tokens=merged_tokens(config, outer),
-        stored_format=stored_format(outer),
+        stored_format=nested_format(config, outer),
     )
 
 

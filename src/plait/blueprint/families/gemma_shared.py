@@ -124,18 +124,6 @@ def inner_and_outer(config: ConfigReader) -> tuple[ConfigReader, ConfigReader]:
     nested = config.section("text_config")
     if nested is None:
         return config, config
-    nested.irrelevant("dtype", "torch_dtype")
-    key = "tie_word_embeddings"
-    tied = config.boolean(key, default=True)
-    if nested.boolean(key, default=tied) != tied:
-        raise ConfigError(
-            fault(
-                f"keys {config.dotted(key)!r} and {nested.dotted(key)!r} disagree",
-                file=config.file,
-                expected="two spellings of one fact to be equal",
-                found=f"{tied} and {not tied}",
-            )
-        )
     return nested, config
 
 

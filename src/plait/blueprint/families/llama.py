@@ -36,23 +36,29 @@ def parse(config: ConfigReader) -> Blueprint:
     return plain(config)
 
 
-def plain(config: ConfigReader, *, default_head_dim: int | None = None) -> Blueprint:
-    """A model whose layers are all alike; `default_head_dim` None: hidden / heads."""
+def plain(
+    config: ConfigReader, *, default_head_dim: int | None = None, default_kv_heads: int | None = None
+) -> Blueprint:
+    """A model whose layers are all alike; `default_head_dim` None: hidden / heads; `default_kv_heads` None: heads.
+
+    A null `num_key_value_heads` means as many as heads in either case.
+    """
     ignore_common(config)
     config.use("model_type")
     hidden = config.integer("hidden_size", field="hidden")
     count = config.integer("num_hidden_layers", field="layers", maximum=MAX_LAYERS)
     heads = config.integer("num_attention_heads", field="attention.heads")
     head_dim = config.integer("head_dim", field="attention.qk_dim", default=default_head_dim or hidden // heads)
+    kv_heads = heads if default_kv_heads is None or "num_key_value_heads" in config else default_kv_heads
     bias = config.boolean("attention_bias", field="attention.bias", default=False)
     norm = Norm(config.number("rms_norm_eps", field="norm.eps", default=1e-6))
     mixer = Attention(
         heads=heads,
-        kv_heads=config.integer("num_key_value_heads", field="attention.kv_heads", default=heads),
+        kv_heads=config.integer("num_key_value_heads", field="attention.kv_heads", default=kv_heads),
         qk_dim=head_dim,
         v_dim=head_dim,
         scale=head_dim**-0.5,
-        rope=half_rope(read_rope(config, field="rope", default_theta=10_000.0), head_dim),
+        rope=half_rope(read_rope(config, field="rope", default_theta=10_000.0, partial=False), head_dim),
         qkv_bias=bias,
         output_bias=bias,
     )

@@ -20,6 +20,7 @@ from plait.blueprint.families.common import (
     ignore_common,
     special_tokens,
     stored_format,
+    window_size,
 )
 from plait.blueprint.families.fp8 import read_quantization
 from plait.blueprint.families.mimo_gguf import gguf_layout, gguf_metadata, parse_gguf
@@ -104,19 +105,19 @@ def _sparse(config: ConfigReader, count: int) -> tuple[bool, ...]:
     return found
 
 
-def _window(config: ConfigReader) -> int:
+def _window(config: ConfigReader, kinds: tuple[str, ...]) -> int:
     """The window with the current token: `sliding_window_size` counts the tokens before it, `sliding_window` all.
 
     Both may stand together, 128 beside 128 or beside 129: they mean different things, and the former decides.
     """
     if config.given("sliding_window_size"):
-        config.use("sliding_window")
+        config.optional_integer("sliding_window")
         return config.integer("sliding_window_size", field="attention.window", minimum=0) + 1
     config.use("sliding_window_size")
-    return config.integer("sliding_window", field="attention.window", default=_WINDOW)
+    return window_size(config, "sliding_window", kinds=kinds, default=_WINDOW)
 
 
-def _mixers(config: ConfigReader) -> tuple[Attention, Attention]:
+def _mixers(config: ConfigReader, kinds: tuple[str, ...]) -> tuple[Attention, Attention]:
     """(full, window)."""
     heads = config.integer("num_attention_heads", field="full.heads", default=64)
     kv_heads = config.integer("num_key_value_heads", field="full.kv_heads", default=4)
@@ -156,7 +157,7 @@ def _mixers(config: ConfigReader) -> tuple[Attention, Attention]:
         qk_dim=window_dim,
         v_dim=config.integer("swa_v_head_dim", field="window.v_dim", default=v_dim),
         scale=window_dim**-0.5,
-        window=_window(config),
+        window=_window(config, kinds),
         rope=half_rope(window_rope, window_dim),
         sinks=config.boolean("add_swa_attention_sink_bias", field="window.sinks", default=True),
     )
@@ -177,8 +178,9 @@ def parse(config: ConfigReader) -> Blueprint:
     mixture = read_mixture(config, activation, _MIXTURE)  # type: ignore[arg-type]
     if mixture.shared is not None:
         raise config.error("n_shared_experts", expected="none: the family has no shared experts", found=mixture.shared)
-    full, window = _mixers(config)
-    kinds = zip(_windows(config, count), _sparse(config, count), strict=True)
+    windows = _windows(config, count)
+    full, window = _mixers(config, tuple(SLIDING if sliding else FULL for sliding in windows))
+    kinds = zip(windows, _sparse(config, count), strict=True)
     config.record("mtp.layers", "convention", "in the published files, without a key", PREDICTIONS)
     return Blueprint(
         family="mimo_v2_flash",

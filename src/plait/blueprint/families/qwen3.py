@@ -37,7 +37,7 @@ def _with_norms(blueprint: Blueprint) -> Attention:
 
 def parse(config: ConfigReader) -> Blueprint:
     """A blueprint from a `qwen3` config."""
-    plain = llama.plain(config, default_head_dim=128)
+    plain = llama.plain(config, default_head_dim=128, default_kv_heads=32)
     count = len(plain.layers)
     on = config.boolean("use_sliding_window", field="attention.window.on", default=False)
     window = config.optional_integer("sliding_window", field="attention.window", default=4096) if on else None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from plait.blueprint.families import qwen_gguf, qwen_layout
-from plait.blueprint.families.common import FULL, ignore_common, special_tokens, stored_format
+from plait.blueprint.families.common import FULL, ignore_common, nested_format, special_tokens, tied_head
 from plait.blueprint.families.qwen_fp8 import declared_quantization
 from plait.blueprint.families.qwen_parts import activation, delta_net, gated_attention, hybrid_kinds, image_axes
 from plait.blueprint.families.qwen_vision import vision_tower
@@ -81,10 +81,10 @@ def text_model(
         embedding=Embedding(),
         layers=tuple(Layer(full if kind == FULL else delta, part, norm, norm) for kind in kinds),
         final_norm=norm,
-        head=Head(tied=outer.boolean("tie_word_embeddings", field="head.tied", default=False)),
+        head=Head(tied=tied_head(config, outer, default=False)),
         mtp=MultiTokenPrediction(prediction, own, False, one_projection=True) if prediction else None,
         tokens=special_tokens(config),
-        stored_format=stored_format(config),
+        stored_format=nested_format(config, outer),
     )
 
 
@@ -100,14 +100,11 @@ def nested(config: ConfigReader, text: Callable[[ConfigReader, ConfigReader], Bl
         return text(config, config)
     ignore_common(inner)
     inner.use("model_type")
-    inner.irrelevant("tie_word_embeddings")
     config.irrelevant(
         "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id", "language_model_only"
     )
     blueprint = text(inner, config)
-    if not (inner.given("dtype") or inner.given("torch_dtype")):
-        blueprint = replace(blueprint, stored_format=stored_format(config))
-    config.irrelevant("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id")
+    config.irrelevant("bos_token_id", "eos_token_id", "pad_token_id")
     vision = config.section("vision_config")
     if vision is not None:
         blueprint = replace(blueprint, towers=(vision_tower(vision),))

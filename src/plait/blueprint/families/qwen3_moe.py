@@ -55,7 +55,7 @@ def parse(config: ConfigReader) -> Blueprint:
         v_dim=head_dim,
         scale=head_dim**-0.5,
         window=_window(config),
-        rope=half_rope(read_rope(config, field="rope", default_theta=10_000.0), head_dim),
+        rope=half_rope(read_rope(config, field="rope", default_theta=10_000.0, partial=False), head_dim),
         qk_norm=QKNorm(norm),
         qkv_bias=bias,
         output_bias=bias,

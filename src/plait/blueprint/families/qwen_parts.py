@@ -42,6 +42,16 @@ __all__ = [
 ]
 
 LINEAR: Final = "linear_attention"
+# What describes experts, and nothing in a model of dense layers only.
+_EXPERT_KEYS: Final = (
+    "moe_intermediate_size",
+    "num_experts",
+    "num_experts_per_tok",
+    "num_local_experts",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "shared_expert_intermediate_size",
+)
 _INTERVAL: Final = 4
 # The convolution of the reference uses hidden_act, its output gate SiLU always: only SiLU means one thing.
 _SILU: Final = MappingProxyType({"silu": "silu", "swish": "silu"})
@@ -204,6 +214,8 @@ def feed_forwards(
     none = config.given("num_experts") and config.integer("num_experts", minimum=0) == 0
     sparse = tuple(not none and i not in only and (i + 1) % step == 0 for i in range(layers))
     mixed = experts() if any(sparse) else None
+    if mixed is None:
+        config.irrelevant(*_EXPERT_KEYS)
     if all(sparse):
         config.irrelevant("intermediate_size")
         dense = None

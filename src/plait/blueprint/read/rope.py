@@ -81,11 +81,13 @@ def read_rope(
     default_theta: float | None = None,
     scaled: bool = True,
     default_share: float = 1.0,
+    partial: bool = True,
 ) -> RopeSettings:
     """Rotary settings of the layers of `layer_type` (None: the model has one kind).
 
     theta_key      old spelling of this kind's base frequency
     default_theta  the family's documented default; None: theta must be given
+    partial        the family's heads may be rotated in part
     scaled         the old `rope_scaling` object speaks of this kind of layer
     """
     parameters = config.section("rope_parameters")
@@ -153,6 +155,8 @@ def read_rope(
         scaling = old_value
     if share is None:
         share = default_share
+    if not partial and share != 1:
+        raise config.error("partial_rotary_factor", expected="1: this family rotates whole heads", found=share)
     if not 0 < share <= 1:
         raise config.error("partial_rotary_factor", expected="a share in (0, 1]", found=share)
     return RopeSettings(theta, share, scaling)

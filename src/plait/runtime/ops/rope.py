@@ -63,19 +63,20 @@ class RopeTable:
         self._factor = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
         self._dtype = dtype
         self._device = device
-        self._cos = torch.empty(0, rope.pairs, dtype=dtype, device=device)
-        self._sin = torch.empty(0, rope.pairs, dtype=dtype, device=device)
+        empty = torch.empty(0, rope.pairs, dtype=dtype, device=device)
+        self._rows = (empty, empty)
 
     def __call__(self, positions: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """cos, sin [n, pairs] at `positions` [n], none of which is above `last`."""
-        while self._cos.shape[0] <= last:
-            start = self._cos.shape[0]
+        # Calls may come from several threads: each grows what it found, and puts both tables there at once.
+        cos, sin = self._rows
+        while cos.shape[0] <= last:
+            start = cos.shape[0]
             angles = torch.arange(start, start + _BLOCK, dtype=torch.float64)[:, None] * self._freq
-            cos = (angles.cos() * self._factor).to(self._dtype).to(self._device)
-            sin = (angles.sin() * self._factor).to(self._dtype).to(self._device)
-            self._cos = torch.cat((self._cos, cos))
-            self._sin = torch.cat((self._sin, sin))
-        return self._cos[positions], self._sin[positions]
+            cos = torch.cat((cos, (angles.cos() * self._factor).to(self._dtype).to(self._device)))
+            sin = torch.cat((sin, (angles.sin() * self._factor).to(self._dtype).to(self._device)))
+            self._rows = (cos, sin)
+        return cos[positions], sin[positions]
 
 
 def rotate(x: Tensor, rope: Rope, cos: Tensor, sin: Tensor) -> Tensor:

@@ -217,7 +217,7 @@ def test_rotations_grown_by_two_calls_at_once_are_right():
             return super().__getattribute__(name)
 
     table, at = Meddled(), torch.arange(0, 3000, 7)
-    expected = torch.outer(at.double(), 100.0 ** (-torch.arange(4) / 4.0))
+    expected = torch.outer(at.double(), 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4))
     for _ in range(2):
         cos, sin = table(at, 2999)
         assert torch.allclose(cos, expected.cos(), atol=1e-9)

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 from types import MappingProxyType
 from typing import Final, get_args
 
 from plait.account.headers import Headers, compare, headers_of
+from plait.account.memory import block_scales
 from plait.blueprint.source import Source
-from plait.blueprint.spec import Attention, Blueprint, Quantization
+from plait.blueprint.spec import Attention, Blueprint
 from plait.blueprint.tensors import Part, Tensor, Use, inventory
 from plait.errors import ConfigError, fault
 
 __all__ = ["Beyond", "ParameterAccount", "account_of", "parameters", "parameters_of"]
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
-# Uses whose matrices are stored in the declared block format; routers, embeddings and heads stay whole.
-_QUANTISED: Final = ("mixer", "feed_forward", "experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,23 +113,6 @@ def _unused_shared_kv(blueprint: Blueprint, text: int) -> int:
     return _elements(t for t in whole if t.part == "text" and not t.buffer) - text
 
 
-def _scales(tensors: Iterable[Tensor], quantization: Quantization | None) -> int:
-    """Scales of the declared blocks: one per started block of the last axes of each quantised matrix.
-
-    `excluded` names roles, or dotted parts of them, that stay in full precision.
-    """
-    if quantization is None or not quantization.block:
-        return 0
-    block = quantization.block
-    total = 0
-    for tensor in tensors:
-        excluded = any(f".{words}." in f".{tensor.role}." for words in quantization.excluded)
-        if tensor.use in _QUANTISED and not tensor.vector and len(tensor.shape) >= len(block) and not excluded:
-            rest, last = tensor.shape[: -len(block)], tensor.shape[-len(block) :]
-            total += tensor.copies * prod(rest) * prod(-(-n // b) for n, b in zip(last, block, strict=True))
-    return total
-
-
 def _duplicates(blueprint: Blueprint) -> int:
     if blueprint.mtp is None:
         return 0
@@ -164,7 +145,7 @@ def parameters(blueprint: Blueprint, *, published: Mapping[str, int] = _NOTHING)
         unused_shared_kv=_unused_shared_kv(blueprint, parts["text"]),
         router_bias=router_bias,
         layer_scalars=layer_scalars,
-        fp8_scales=_scales(weights, blueprint.quantization),
+        fp8_scales=sum(block_scales(tensor, blueprint.quantization) for tensor in weights),
         buffers=_elements(buffers) - router_bias - layer_scalars,
     )
     count = _elements(used)

@@ -15,13 +15,12 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from plait.account.flops import FlopsAccount
-from plait.account.memory import memory, stored_bytes
+from plait.account.memory import format_weights, memory, part_bytes
 from plait.blueprint.families import family
 from plait.blueprint.source import Source
 from plait.blueprint.spec import Attention, Blueprint, LatentAttention
 from plait.blueprint.state import Alias, LayerLaw, Part, Rows, Snapshot, WindowRows, laws
 from plait.blueprint.tensors import Tensor, inventory
-from plait.dtypes import BY_NAME
 from plait.errors import UsageError, WeightsError, fault
 
 __all__ = [
@@ -53,7 +52,6 @@ ASSUMPTIONS: Final = (
 )
 """What the bounds take for granted, one sentence each; printed with them."""
 
-_F32_BYTES: Final = 4
 _DECIMAL: Final = MappingProxyType({prefix: 1000**n for n, prefix in enumerate(("", "k", "m", "g", "t", "p", "e"))})
 _BYTE_PREFIXES: Final = _DECIMAL | {f"{prefix}i": 1024**n for n, prefix in enumerate("kmgtpe", 1)}
 _DIGITS: Final = r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*"
@@ -133,14 +131,6 @@ def experts_touched(experts: int, active: int, tokens: int) -> float:
     return float(experts * (1 - (1 - active / experts) ** tokens))
 
 
-def format_weights(blueprint: Blueprint, weights_format: str | None = None) -> Mapping[str, int]:
-    """Bytes of each role in a checkpoint of one format (None: as published); UsageError: an unknown format."""
-    name = blueprint.stored_format if weights_format is None else weights_format
-    if name not in BY_NAME:
-        raise UsageError(f"weight format {name!r} is not known; choose one of {', '.join(BY_NAME)}")
-    return MappingProxyType({tensor.role: stored_bytes(tensor, BY_NAME[name]) for tensor in inventory(blueprint)})
-
-
 def file_weights(source: Source) -> Mapping[str, int]:
     """Bytes of each role of what a user named: of a GGUF file with tensors as its header lists them.
 
@@ -184,11 +174,11 @@ def _weights_read(blueprint: Blueprint, sizes: Mapping[str, int], tokens: int) -
     return total
 
 
-def _bytes(parts: Iterable[Part], kv: int) -> int:
-    return sum(part.elements * (kv if part.store == "kv" else _F32_BYTES) for part in parts)
+def _bytes(parts: Iterable[Part], kv_format: str) -> int:
+    return sum(part_bytes(part, kv_format) for part in parts)
 
 
-def _rows_read(blueprint: Blueprint, every: Iterable[LayerLaw], context: int, kv: int) -> int:
+def _rows_read(blueprint: Blueprint, every: Iterable[LayerLaw], context: int, kv_format: str) -> int:
     """Bytes of rows one token reads in all layers."""
     total = 0
     sources: dict[int, Rows | WindowRows] = {}
@@ -208,7 +198,7 @@ def _rows_read(blueprint: Blueprint, every: Iterable[LayerLaw], context: int, kv
         elif item.category == "rows" and isinstance(mixer, LatentAttention) and mixer.indexer is not None:
             limit = mixer.indexer.top_k
         rows = len(law.read(context))
-        total += (rows if limit is None else min(rows, limit)) * _bytes(law.parts, kv)
+        total += (rows if limit is None else min(rows, limit)) * _bytes(law.parts, kv_format)
     return total
 
 
@@ -220,10 +210,9 @@ def decode_traffic(
     sizes  bytes of each role, from `format_weights` or `file_weights`
     """
     memory(blueprint, context, batch=batch, kv_format=kv_format, weights=0)
-    kv = BY_NAME[kv_format].block_bytes
     every = laws(blueprint)
-    snapshots = sum(_bytes(item.law.parts, kv) for item in every if isinstance(item.law, Snapshot))
-    rows = _rows_read(blueprint, every, context, kv)
+    snapshots = sum(_bytes(item.law.parts, kv_format) for item in every if isinstance(item.law, Snapshot))
+    rows = _rows_read(blueprint, every, context, kv_format)
     return Traffic(_weights_read(blueprint, sizes, batch), batch * (rows + snapshots), batch * snapshots)
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "gguf_attention_sizes",
     "gguf_bindings",
     "gguf_rope_scaling",
+    "gguf_rows",
     "gguf_vocabulary",
     "ignore_common",
     "layer_kinds",
@@ -304,13 +305,24 @@ def gguf_bindings(
     )
 
 
+def gguf_rows(header: GGUFHeader, name: str) -> int | None:
+    """Rows of a matrix in a GGUF file, None where it is absent; ConfigError: it is no matrix."""
+    tensor = header.tensors.get(name)
+    if tensor is None:
+        return None
+    if len(tensor.shape) < 2 or tensor.shape[0] < 1:
+        found = f"shape {tensor.shape}"
+        raise ConfigError(fault(f"tensor {name!r}", file=header.path, expected="a matrix", found=found))
+    return tensor.shape[0]
+
+
 def gguf_vocabulary(meta: ConfigReader, header: GGUFHeader) -> int:
     """Vocabulary of a GGUF file: rows of the embedding, else `vocab_size`, else the tokenizer's length."""
-    embedding = header.tensors.get("token_embd.weight")
-    if embedding is not None:
+    rows = gguf_rows(header, "token_embd.weight")
+    if rows is not None:
         meta.use("vocab_size")
-        meta.record("vocabulary", "derived", "rows of token_embd.weight", embedding.shape[0])
-        return embedding.shape[0]
+        meta.record("vocabulary", "derived", "rows of token_embd.weight", rows)
+        return rows
     if meta.given("vocab_size"):
         return meta.integer("vocab_size", field="vocabulary")
     tokens = header.metadata.get("tokenizer.ggml.tokens")

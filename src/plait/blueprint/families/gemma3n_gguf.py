@@ -19,6 +19,7 @@ from plait.blueprint.families.common import (
     gguf_attention_sizes,
     gguf_bindings,
     gguf_rope_scaling,
+    gguf_rows,
     gguf_vocabulary,
     periodic_kinds,
 )
@@ -100,8 +101,8 @@ def parse_gguf(meta: ConfigReader, header: GGUFHeader) -> Blueprint:
     widths = meta.integers("feed_forward_length", field="feed_forward.width", length=count, minimum=1)
     if widths is None:
         raise meta.error("feed_forward_length", expected="an integer, or one a layer", found="nothing")
-    table = header.tensors.get("per_layer_token_embd.weight")
-    rows = table.shape[0] if table is not None else gguf_vocabulary(meta, header)
+    table = gguf_rows(header, "per_layer_token_embd.weight")
+    rows = table if table is not None else gguf_vocabulary(meta, header)
     meta.record("per_layer.vocabulary", "derived", "rows of the table, else the vocabulary", rows)
     dim = meta.integer("embedding_length_per_layer_input", field="per_layer.dim")
     return Blueprint(
@@ -152,12 +153,12 @@ def _altup(meta: ConfigReader, eps: float) -> AltUp:
 
 
 def _rank(meta: ConfigReader, header: GGUFHeader) -> int:
-    left = header.tensors.get("blk.0.laurel_l.weight")
-    if left is None:
+    rank = gguf_rows(header, "blk.0.laurel_l.weight")
+    if rank is None:
         meta.record("laurel_rank", "convention", "64 in every Gemma 3n", _LAUREL_RANK)
         return _LAUREL_RANK
-    meta.record("laurel_rank", "derived", "rows of blk.0.laurel_l.weight", left.shape[0])
-    return left.shape[0]
+    meta.record("laurel_rank", "derived", "rows of blk.0.laurel_l.weight", rank)
+    return rank
 
 
 def _sparsity(meta: ConfigReader, count: int) -> tuple[float | None, ...]:

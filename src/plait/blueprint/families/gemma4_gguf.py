@@ -19,6 +19,7 @@ from plait.blueprint.families.common import (
     SLIDING,
     gguf_bindings,
     gguf_rope_scaling,
+    gguf_rows,
     gguf_vocabulary,
     periodic_kinds,
 )
@@ -231,8 +232,8 @@ def _per_layer(meta: ConfigReader, header: GGUFHeader, hidden: int, eps: float) 
     dim = meta.integer("embedding_length_per_layer_input", field="per_layer.dim", default=0, minimum=0)
     if not dim:
         return None
-    table = header.tensors.get("per_layer_token_embd.weight")
-    rows = table.shape[0] if table is not None else gguf_vocabulary(meta, header)
+    table = gguf_rows(header, "per_layer_token_embd.weight")
+    rows = table if table is not None else gguf_vocabulary(meta, header)
     meta.record("per_layer.vocabulary", "derived", "rows of the table, else the vocabulary", rows)
     return per_layer_embeddings(hidden, rows, dim, "gelu_tanh", eps)
 

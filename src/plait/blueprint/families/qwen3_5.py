@@ -70,7 +70,9 @@ def text_model(
     full = replace(full, rope=image_axes(config, full.rope))
     delta = delta_net(config, norm)
     part = feed_forward(config)
-    extra = config.integer("mtp_num_hidden_layers", field="mtp.layers", default=0, minimum=0)
+    extra = config.integer(
+        "mtp_num_hidden_layers", field="mtp.layers", default=0, minimum=0, maximum=MAX_LAYERS
+    )
     own = config.boolean("mtp_use_dedicated_embeddings", field="mtp.copies_embedding", default=False)
     prediction = (Layer(full, part, norm, norm),) * extra
     return Blueprint(

@@ -23,8 +23,8 @@ __all__ = ["MAX_LAYERS", "REQUIRED", "ConfigReader", "Coverage", "Missing", "rea
 _MAX_JSON_BYTES: Final = 64 * 2**20
 # Above any size of a real model, so that no product of sizes grows without bound.
 _MAX_INTEGER: Final = 2**40
-# Layers become objects: a damaged count must not fill the memory.
-MAX_LAYERS: Final = 10_000
+# Layers become objects: a damaged count must cost neither memory nor seconds. Real models have hundreds.
+MAX_LAYERS: Final = 2_000
 
 T = TypeVar("T")
 

@@ -29,6 +29,10 @@ def _yarn(section: ConfigReader, factor: float, field: str) -> YarnScaling:
     mscale = section.number("mscale", default=0.0, positive=False)
     mscale_all = section.number("mscale_all_dim", default=0.0, positive=False)
 
+    for key, value in (("mscale", mscale), ("mscale_all_dim", mscale_all)):
+        if value < 0:
+            raise section.error(key, expected="a number of at least 0", found=value)
+
     def magnitude(scale: float, m: float) -> float:
         return 1.0 if scale <= 1 else 0.1 * m * math.log(scale) + 1.0
 
@@ -39,13 +43,17 @@ def _yarn(section: ConfigReader, factor: float, field: str) -> YarnScaling:
         attention = magnitude(factor, mscale) / magnitude(factor, mscale_all)
     else:
         attention = magnitude(factor, 1.0)
+    softmax_scale = magnitude(factor, mscale_all) * magnitude(factor, mscale_all) if mscale_all else 1.0
+    for key, factor_on_scores in (("mscale", attention), ("mscale_all_dim", softmax_scale)):
+        if not math.isfinite(factor_on_scores):
+            raise section.error(key, expected="a factor on the scores that is finite", found=factor_on_scores)
     return YarnScaling(
         factor=factor,
         original_context=section.integer("original_max_position_embeddings", field=f"{field}.original_context"),
         beta_fast=section.number("beta_fast", field=f"{field}.beta_fast", default=32.0),
         beta_slow=section.number("beta_slow", field=f"{field}.beta_slow", default=1.0),
         attention_factor=attention,
-        softmax_scale=magnitude(factor, mscale_all) ** 2 if mscale_all else 1.0,
+        softmax_scale=softmax_scale,
         truncate=section.boolean("truncate", default=True),
     )
 

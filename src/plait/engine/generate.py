@@ -40,7 +40,7 @@ class Request:
         *,
         sampling: Sampling,
         max_tokens: int | None,
-        stop: tuple[str, ...],
+        stop: str | Sequence[str],
         markup: bool,
         ignore_eos: bool,
     ) -> Request:
@@ -49,12 +49,17 @@ class Request:
             isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
         ):
             raise UsageError(fault("max_tokens", expected="a positive integer", found=repr(max_tokens)))
-        for index, item in enumerate(stop):
+        if not isinstance(sampling, Sampling):
+            raise UsageError(fault("sampling", expected="a Sampling", found=repr(sampling)))
+        if not isinstance(stop, str | Sequence) or isinstance(stop, bytes):
+            raise UsageError(fault("stop", expected="a string or several", found=repr(stop)))
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        for index, item in enumerate(stops):
             if not isinstance(item, str):
                 raise UsageError(fault(f"stop string {index}", expected="text", found=repr(item)))
-        StopStrings(stop)
+        StopStrings(stops)
         # Stop strings are looked for in the text; token ids alone are enough for the rest.
-        tokenizer = engine.tokenizer if isinstance(prompt, str) or stop or engine.has_tokenizer else None
+        tokenizer = engine.tokenizer if isinstance(prompt, str) or stops or engine.has_tokenizer else None
         if isinstance(prompt, str):
             assert tokenizer is not None
             if not prompt:
@@ -69,7 +74,7 @@ class Request:
         limit = room if max_tokens is None else min(max_tokens, room)
         engine.admit(len(tokens) + limit)
         ends = () if ignore_eos else tokenizer.eos if tokenizer is not None else engine.blueprint.tokens.eos
-        return Request(tokens, sampling, limit, stop, frozenset(ends), tokenizer is not None)
+        return Request(tokens, sampling, limit, stops, frozenset(ends), tokenizer is not None)
 
 
 def run_request(engine: Engine, request: Request) -> Generator[Event, None, None]:

@@ -272,8 +272,10 @@ def _pick(weights: NDArray[np.float64], fraction: float) -> int:
 
 
 def _logprob(row: NDArray[np.float64], token: int) -> float:
+    """Log softmax of the row at `token`. The exponentials are float32, their sum float64: good to about 1e-6."""
     peak = float(row.max())
-    return float(row[token]) - peak - math.log(float(np.exp(row - peak).sum()))
+    weights = np.exp((row - peak).astype(np.float32))
+    return float(row[token]) - peak - math.log(float(weights.sum(dtype=np.float64)))
 
 
 def _number(field: str, value: object, rule: str, *, low: float, high: float = math.inf) -> float:

@@ -100,11 +100,12 @@ def _tile(
     q = queries.reshape(kv_heads, real, dim)
     if rows != real:
         q = torch.nn.functional.pad(q, (0, 0, 0, rows - real))
-    if blocks[0][0].dtype != dtype:
-        blocks = [(keys.to(dtype), values.to(dtype)) for keys, values in blocks]
+    keys, values = [block[0] for block in blocks], [block[1] for block in blocks]
+    if keys[0].dtype != dtype:
+        keys, values = list(torch.stack(keys).to(dtype).unbind()), list(torch.stack(values).to(dtype).unbind())
     scores = torch.empty(len(blocks), kv_heads, rows, SLAB, dtype=dtype, device=q.device)
-    for (keys, _), part in zip(blocks, scores.unbind(), strict=True):
-        torch.bmm(q, keys.mT, out=part)
+    for block, part in zip(keys, scores.unbind(), strict=True):
+        torch.bmm(q, block.mT, out=part)
     if cap is not None:
         scores = softcap(scores.view(-1, SLAB), cap).view_as(scores)
     seen = scores[:, :, :real].view(-1, kv_heads, group, n, SLAB).unbind()
@@ -113,9 +114,9 @@ def _tile(
     weights = pointwise(torch.exp, scores.view(-1, SLAB)).view_as(scores)
     # Block by block from the first on: adding the zeros of masked blocks changes no bits.
     total = weights.sum(-1).cumsum(0)[-1]
-    mixed = torch.zeros(kv_heads, rows, blocks[0][1].shape[-1], dtype=dtype, device=q.device)
-    for (_, values), part in zip(blocks, weights.unbind(), strict=True):
-        mixed.baddbmm_(part, values)
+    mixed = torch.zeros(kv_heads, rows, values[0].shape[-1], dtype=dtype, device=q.device)
+    for block, part in zip(values, weights.unbind(), strict=True):
+        mixed.baddbmm_(part, block)
     mixed /= total[..., None]
     return mixed[:, :real].view(kv_heads, group, n, -1)
 

@@ -78,16 +78,13 @@ class Tiled:
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
-        out = torch.empty(rows, self.out_features, dtype=x.dtype, device=x.device)
-        whole = rows // TILE * TILE
-        stored = x.to(self._dtype)
-        for start in range(0, whole, TILE):
+        stored = torch.nn.functional.pad(x.to(self._dtype), (0, 0, 0, -rows % TILE))
+        if rows <= TILE:
+            return self._tile(stored)[:rows].to(x.dtype)
+        out = torch.empty(stored.shape[0], self.out_features, dtype=x.dtype, device=x.device)
+        for start in range(0, stored.shape[0], TILE):
             out[start : start + TILE] = self._tile(stored[start : start + TILE])
-        if whole < rows:
-            last = torch.zeros(TILE, x.shape[1], dtype=self._dtype, device=x.device)
-            last[: rows - whole] = stored[whole:]
-            out[whole:] = self._tile(last)[: rows - whole]
-        return out
+        return out[:rows]
 
 
 class Reordered:

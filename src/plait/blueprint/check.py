@@ -119,11 +119,6 @@ def _layer_kinds_not_run(layer: Layer) -> list[str]:
     else:
         kinds = {
             "keys that are values": mixer.keys_are_values,
-            "shared keys and values": mixer.kv_source is not None,
-            "attention sinks": mixer.sinks,
-            "norms of values": mixer.v_norm is not None,
-            "scaled values": mixer.value_scale != 1.0,
-            "q/k norms over all heads": mixer.qk_norm is not None and mixer.qk_norm.over == "all",
         }
         found += [kind for kind, there in kinds.items() if there]
     if not isinstance(part, Gated):

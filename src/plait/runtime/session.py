@@ -1,4 +1,4 @@
-"""A session: one sequence, its position and its slabs."""
+"""A session: one sequence, its position, its slabs and its values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from plait.errors import ContextExceeded, PlaitError
 from plait.runtime.slabs import SlabPool, SlabRun
+from plait.runtime.values import ValueRun
 
 __all__ = ["Session", "Span"]
 
@@ -22,6 +23,7 @@ class Session:
         self.limit = limit
         self.tokens: list[int] = []
         self.runs = tuple(SlabRun(pool, slab_class) for slab_class in pool.classes)
+        self.values = tuple(ValueRun(pool, value_class) for value_class in pool.values)
         self.closed = False
 
     @property
@@ -41,28 +43,38 @@ class Session:
         self.check(count)
         for run in self.runs:
             run.reach(self.position + count)
+        for value in self.values:
+            value.prepare()
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """The rows of `tokens` are written: move on and let go of what no law needs."""
+        """The rows and values of `tokens` are written: move on and let go of what no law needs."""
         self.tokens.extend(tokens)
+        for value in self.values:
+            value.advance()
         self.trim()
 
     def trim(self) -> None:
         """Hold exactly what the laws keep at this position."""
         for run in self.runs:
             run.trim(self.position)
+        for value in self.values:
+            value.trim()
 
     def held(self) -> dict[str, int]:
         """Bytes this session holds, by category."""
         totals: dict[str, int] = {}
         for run, slab_class in zip(self.runs, self._pool.classes, strict=True):
             totals[slab_class.category] = totals.get(slab_class.category, 0) + run.nbytes
+        for value, value_class in zip(self.values, self._pool.values, strict=True):
+            totals[value_class.category] = totals.get(value_class.category, 0) + value.nbytes
         return totals
 
     def close(self) -> None:
         """Give everything back. Closing twice is fine."""
         for run in self.runs:
             run.clear()
+        for value in self.values:
+            value.clear()
         self.closed = True
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.state import SLAB, Category, LayerLaw, Part, Rows, WindowRows, laws, row_classes, slab_span
-from plait.errors import UnsupportedError
+from plait.runtime.values import Value, ValueClass, value_classes
 
 __all__ = ["Slab", "SlabClass", "SlabPool", "SlabRun"]
 
@@ -82,16 +82,27 @@ class SlabPool:
 
     def __init__(self, blueprint: Blueprint, dtype: torch.dtype, device: torch.device) -> None:
         items = laws(blueprint)
-        for item in items:
-            if item.category not in ("rows", "windows"):
-                raise UnsupportedError(f"layer {item.layer}: this version keeps no state of kind {item.category!r}")
         self.classes = tuple(SlabClass.of(i, group) for i, group in enumerate(row_classes(items)))
-        self.class_of = {layer: c.index for c in self.classes for layer in c.places}
+        self.values = value_classes(items)
+        self._class_of = {(layer, c.category): c.index for c in self.classes for layer in c.places}
         self.dtype = dtype
         self.device = device
         self._held: Counter[Category] = Counter()
         # Sessions may run in several threads.
         self._counting = Lock()
+
+    def rows_of(self, layer: int) -> int:
+        """The class in which a layer keeps its keys and values or its latents. KeyError: it keeps none."""
+        found = self._class_of.get((layer, "windows"))
+        return self._class_of[layer, "rows"] if found is None else found
+
+    def index_keys_of(self, layer: int) -> int:
+        """The class in which a layer keeps its indexer's keys. KeyError: it keeps none."""
+        return self._class_of[layer, "indexer"]
+
+    def value_of(self, category: Category) -> int:
+        """Which of `values` holds a category. KeyError: the model has no such values."""
+        return {c.category: i for i, c in enumerate(self.values)}[category]
 
     def allocate(self, slab_class: SlabClass) -> Slab:
         """A zeroed slab."""
@@ -105,13 +116,25 @@ class SlabPool:
         with self._counting:
             self._held[slab_class.category] -= slab.nbytes
 
+    def make_value(self, value_class: ValueClass) -> Value:
+        """Room for a value; what is in it is undefined."""
+        value = Value(value_class, self.device)
+        with self._counting:
+            self._held[value_class.category] += value.nbytes
+        return value
+
+    def release_value(self, value_class: ValueClass, value: Value) -> None:
+        """The last holder of a value lets go of it."""
+        with self._counting:
+            self._held[value_class.category] -= value.nbytes
+
     def most(self, length: int, rows: int) -> int:
         """A bound on the bytes one sequence holds on its way to `length` tokens, in calls of up to `rows` tokens.
 
         A call has its new rows beside what the laws keep, and neither needs to begin where a slab does: windows hold
-        more on the way than at the end.
+        more on the way than at the end. A call makes its values beside those it starts from.
         """
-        total = 0
+        total = sum(2 * value_class.elements * torch.float32.itemsize for value_class in self.values)
         for slab_class in self.classes:
             reach = min(length, len(slab_class.law.kept(length)) + rows)
             slabs = min(len(slab_span(range(length))), (reach + SLAB - 2) // SLAB + 1)
@@ -119,8 +142,9 @@ class SlabPool:
         return total
 
     def held(self) -> dict[str, int]:
-        """Bytes of all slabs that are held, by category."""
-        return {c.category: self._held[c.category] for c in self.classes}
+        """Bytes of all slabs and values that are held, by category."""
+        categories = [c.category for c in self.classes] + [c.category for c in self.values]
+        return {category: self._held[category] for category in categories}
 
 
 class SlabRun:

@@ -36,10 +36,11 @@ def attention_reference(
     scale: float,
     window: int | None,
     cap: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """queries [n, heads, d] at positions start..; keys [m, kv_heads, d], values [m, kv_heads, dv] at positions first..
 
-    Returns [n, heads, dv].
+    sinks [heads] are scores that add no value. Returns [n, heads, dv].
     """
     n, heads, _ = queries.shape
     group = heads // keys.shape[1]
@@ -53,7 +54,10 @@ def attention_reference(
     seen = key <= at
     if window is not None:
         seen = seen & (key > at - window)
-    return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v).transpose(0, 1)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, n, 1)), -1)
+    return (scores.softmax(-1)[..., : keys.shape[0]] @ v).transpose(0, 1)
 
 
 @cache
@@ -84,6 +88,12 @@ def _hide(scores: Sequence[Tensor], first_block: int, start: int, n: int, window
         key += SLAB
 
 
+def _rows_of(sinks: Tensor, kv_heads: int, n: int, rows: int) -> Tensor:
+    """The sinks [heads] of each row of a tile, [kv_heads, rows]; rows of no query have 0."""
+    own = sinks.view(kv_heads, -1, 1).expand(-1, -1, n).reshape(kv_heads, -1)
+    return torch.nn.functional.pad(own, (0, rows - own.shape[1]))
+
+
 def _tile(
     queries: Tensor,
     blocks: Sequence[tuple[Tensor, ...]],
@@ -91,6 +101,7 @@ def _tile(
     start: int,
     window: int | None,
     cap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """Queries [kv_heads, group, n, d] (scaled) of one block of positions over `blocks` -> [kv_heads, group, n, dv]."""
     kv_heads, group, n, dim = queries.shape
@@ -110,10 +121,16 @@ def _tile(
         scores = softcap(scores.view(-1, SLAB), cap).view_as(scores)
     seen = scores[:, :, :real].view(-1, kv_heads, group, n, SLAB).unbind()
     _hide(seen, first_block, start, n, window)
-    scores -= scores.amax((0, 3), keepdim=True)
+    most = scores.amax((0, 3), keepdim=True)
+    sink = None if sinks is None else _rows_of(sinks, kv_heads, n, rows)
+    if sink is not None:
+        most = torch.maximum(most, sink[None, ..., None])
+    scores -= most
     weights = pointwise(torch.exp, scores.view(-1, SLAB)).view_as(scores)
     # Block by block from the first on: adding the zeros of masked blocks changes no bits.
     total = weights.sum(-1).cumsum(0)[-1]
+    if sink is not None:
+        total += pointwise(torch.exp, sink - most[0, ..., 0])
     mixed = torch.zeros(kv_heads, rows, values[0].shape[-1], dtype=dtype, device=q.device)
     for block, part in zip(values, weights.unbind(), strict=True):
         mixed.baddbmm_(part, block)
@@ -131,6 +148,7 @@ def attention(
     window: int | None,
     cap: float | None,
     out: Tensor,
+    sinks: Tensor | None = None,
     one_by_one: bool = False,
 ) -> None:
     """Attention of one sequence's new tokens.
@@ -138,6 +156,7 @@ def attention(
     queries      [n, heads, d], at positions start .. start + n - 1
     blocks       (keys, values) of blocks first_block .. , up to the one that holds the last query
     out          [n, heads, dv], written
+    sinks        [heads]: scores that take part in the softmax and add no value
     one_by_one   a call of the library never holds two positions: for machines where `keeps_bits` says no
 
     Queries are taken in tiles that end where key blocks end; each tile reduces over its blocks in order.
@@ -152,7 +171,7 @@ def attention(
         low = 0 if window is None else max(0, at - window + 1) // SLAB
         tile = scaled[done : done + count].view(count, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)
         used = blocks[low - first_block : at // SLAB + 1 - first_block]
-        mixed = _tile(tile, used, low, at, window, cap)
+        mixed = _tile(tile, used, low, at, window, cap, sinks)
         out[done : done + count] = mixed.permute(2, 0, 1, 3).reshape(count, heads, -1)
         done += count
 

@@ -1,0 +1,130 @@
+"""What every part of the plan is built with: weights by role, prepared; tables; the growing list of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.spec import Blueprint, Norm, Rope
+from plait.errors import UnsupportedError
+from plait.runtime.ops.attention import keeps_bits
+from plait.runtime.ops.linear import Linear, make_linear
+from plait.runtime.ops.rope import RopeTable
+from plait.runtime.slabs import SlabPool
+from plait.runtime.steps.call import Step
+from plait.runtime.steps.stream import AddTo, Embed, Normalise
+from plait.runtime.weights import Weights
+
+__all__ = ["Builder", "Numbers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Types of a run: weights are used in `weights`, keys and values stored in `kv`, everything else is `compute`."""
+
+    weights: torch.dtype
+    kv: torch.dtype
+
+    @property
+    def compute(self) -> torch.dtype:
+        """float32, or float64 where the weights are used in float64."""
+        return torch.float64 if self.weights == torch.float64 else torch.float32
+
+
+class Builder:
+    """Takes weights by role and appends steps.
+
+    bytes  of the prepared weights
+    forms  how many products each form of `ops.linear` serves
+    """
+
+    def __init__(
+        self, blueprint: Blueprint, weights: Weights, numbers: Numbers, device: torch.device, pool: SlabPool
+    ) -> None:
+        self.blueprint = blueprint
+        self.weights = weights
+        self.numbers = numbers
+        self.device = device
+        self.pool = pool
+        self.steps: list[Step] = []
+        self.bytes = 0
+        self.forms: dict[str, int] = {}
+        self._tables: dict[Rope, RopeTable] = {}
+        self._steady: dict[tuple[int, int, int, int], bool] = {}
+
+    def add(self, step: Step) -> None:
+        """The next step of the plan."""
+        self.steps.append(step)
+
+    def has(self, role: str) -> bool:
+        """The model has a weight of this role."""
+        return role in self.weights.roles
+
+    def vector(self, role: str) -> Tensor:
+        """A weight in the compute type."""
+        made = self.weights.dense(role, self.numbers.compute).to(self.device)
+        self.bytes += made.numel() * made.element_size()
+        return made
+
+    def zeros(self, count: int) -> Tensor:
+        """Zeros [count] in the compute type."""
+        return torch.zeros(count, dtype=self.numbers.compute, device=self.device)
+
+    def norm(self, role: str, norm: Norm) -> Tensor | None:
+        """The weight with the norm's offset added, None where the norm has no weight."""
+        return self.vector(role) + norm.offset if norm.weight else None
+
+    def linear(self, roles: Sequence[str]) -> Linear:
+        """One product for several weights of the same input, rows end to end."""
+        dense = [self.weights.dense(role, self.numbers.weights) for role in roles]
+        return self.prepared(dense[0] if len(dense) == 1 else torch.cat(dense))
+
+    def prepared(self, weight: Tensor) -> Linear:
+        """A product with a weight [out, in] of the caller's making."""
+        made = make_linear(weight.to(self.device))
+        self.bytes += made.nbytes
+        self.forms[made.form] = self.forms.get(made.form, 0) + 1
+        return made
+
+    def biases(self, roles: Sequence[str]) -> Tensor | None:
+        """Biases end to end; all of them exist or none does."""
+        if not self.has(roles[0]):
+            return None
+        return torch.cat([self.vector(role) for role in roles])
+
+    def table(self, rope: Rope) -> RopeTable:
+        """The angles of a rotation, shared by all layers that turn alike."""
+        if rope not in self._tables:
+            self._tables[rope] = RopeTable(rope, self.numbers.compute, self.device)
+        return self._tables[rope]
+
+    def one_by_one(self, heads: int, kv_heads: int, qk_dim: int, v_dim: int) -> bool:
+        """Whether attention with heads of this shape must take one position at a time; see `ops.attention`."""
+        shape = (heads, kv_heads, qk_dim, v_dim)
+        if shape not in self._steady:
+            self._steady[shape] = keeps_bits(*shape)
+        return not self._steady[shape]
+
+    def embed(self) -> None:
+        """The first step: rows of the embedding, read from the file as they are asked for."""
+        packed = self.weights.packed("embedding")
+        if packed is None:
+            raise UnsupportedError(f"{self.blueprint.name}: the embedding is not stored as one tensor")
+        packed = packed.to(self.device)
+        scale = self.blueprint.embedding.scale
+        if self.blueprint.embedding.rounded_scale:
+            scale = torch.tensor(scale, dtype=torch.float64).to(self.numbers.weights).item()
+        self.add(Embed(packed, scale, self.numbers.weights, self.numbers.compute))
+
+    def normalise(self, source: str, target: str, role: str, norm: Norm) -> None:
+        """target = norm(source)."""
+        self.add(Normalise(source, target, self.norm(role, norm), norm.eps))
+
+    def join(self, role: str, norm: Norm | None) -> None:
+        """h += y, normalised first where the layer has a norm after the part."""
+        if norm is not None:
+            self.normalise("y", "y", role, norm)
+        self.add(AddTo("y"))

@@ -1,0 +1,158 @@
+"""The steps of softmax attention: rows are stored, scored and mixed; heads are gated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.spec import Rope
+from plait.blueprint.state import SLAB
+from plait.errors import PlaitError, fault
+from plait.runtime.ops.activation import activate
+from plait.runtime.ops.attention import attention
+from plait.runtime.ops.norm import rms_norm
+from plait.runtime.ops.rope import RopeTable, rotate
+from plait.runtime.session import Span
+from plait.runtime.slabs import SlabRun
+from plait.runtime.steps.call import Call, Step
+
+__all__ = ["Attend", "GateHeads", "HeadNorms", "store_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """Norms of queries and keys.
+
+    weight  [heads + kv_heads, dim], or [heads, dim] where the keys are another layer's; those of queries hold the scale
+    over    each head by itself, or all heads of the queries (of the keys) at once
+    """
+
+    weight: Tensor
+    eps: float
+    over: Literal["head", "all"]
+
+    def __call__(self, qk: Tensor, heads: int) -> Tensor:
+        """qk [n, heads + kv_heads, dim], queries first, with both parts normalised."""
+        if self.over == "head":
+            return rms_norm(qk, self.weight, self.eps)
+        parts = zip(qk.tensor_split((heads,), 1), self.weight.tensor_split((heads,)), strict=True)
+        return torch.cat([rms_norm(x.flatten(1), w.flatten(), self.eps).view_as(x) for x, w in parts if w.numel()], 1)
+
+
+def store_rows(run: SlabRun, layer: int, start: int, rows: tuple[Tensor, ...]) -> None:
+    """Write rows [n, heads, dim] of each of a layer's parts at positions start .. into the slabs that hold them.
+
+    PlaitError: they do not fit into float16.
+    """
+    n = rows[0].shape[0]
+    done = 0
+    while done < n:
+        at = start + done
+        count = min(n - done, SLAB - at % SLAB)
+        lanes = slice(at % SLAB, at % SLAB + count)
+        for stored, part in zip(run.slabs[at // SLAB - run.first].views[layer], rows, strict=True):
+            stored[:, lanes] = part[done : done + count].transpose(0, 1)
+            # An infinite row would reach the earlier rows of its block too: 0 * infinity is not 0.
+            if stored.dtype == torch.float16 and not torch.isfinite(stored[:, lanes]).all():
+                what = f"layer {layer}: keys or values are beyond what float16 holds"
+                raise PlaitError(fault(what, advice="store them as bfloat16 or float32 (kv_dtype)"))
+        done += count
+
+
+@dataclass(frozen=True, slots=True)
+class Attend(Step):
+    """y = attention of the queries over the session's rows and the call's own, which are stored first.
+
+    K and V are rounded to the slabs' type before any query reads them, within the call too. PlaitError: they do not fit
+    into float16.
+
+    layer       whose rows are read: this layer's, which then stores them, or an earlier one's
+    stores      the rows are this layer's
+    slab_class  where they lie
+    heads       query heads; in `qk` [n, heads + kv_heads, dim] they come first
+    scale       factor on the queries where there is no norm
+    v_eps       of the weightless norm of the values, None: they have none
+    v_scale     factor on the values, before they are stored
+    sinks       [heads]: scores that take part in the softmax and add no value
+    one_by_one  see `ops.attention`
+    """
+
+    layer: int
+    stores: bool
+    slab_class: int
+    heads: int
+    rope: Rope | None
+    table: RopeTable | None
+    norms: HeadNorms | None
+    scale: float
+    v_eps: float | None
+    v_scale: float
+    sinks: Tensor | None
+    window: int | None
+    cap: float | None
+    one_by_one: bool
+
+    def __call__(self, call: Call) -> None:
+        qk = call.registers["qk"]
+        if self.norms is not None:
+            qk = self.norms(qk, self.heads)
+        if self.rope is not None and self.table is not None:
+            qk = rotate(qk, self.rope, *call.rotation(self.rope, self.table))
+        q, k = qk[:, : self.heads], qk[:, self.heads :]
+        row = 0
+        outs = []
+        v = self._values(call) if self.stores else None
+        for span in call.spans:
+            rows = slice(row, row + len(span.tokens))
+            if v is not None:
+                run = span.session.runs[self.slab_class]
+                store_rows(run, self.layer, span.session.position, (k[rows], v[rows]))
+            outs.append(self._one(span, q[rows]))
+            row = rows.stop
+        call.registers["y"] = outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def _values(self, call: Call) -> Tensor:
+        v = call.registers["v"]
+        if self.v_eps is not None:
+            v = rms_norm(v, None, self.v_eps)
+        return v if self.v_scale == 1.0 else v * self.v_scale
+
+    def _one(self, span: Span, q: Tensor) -> Tensor:
+        """Queries [n, heads, dim] of one session -> [n, heads * v_dim]."""
+        run = span.session.runs[self.slab_class]
+        start = span.session.position
+        low = run.first if self.window is None else max(run.first, max(0, start - self.window + 1) // SLAB)
+        blocks = [slab.views[self.layer] for slab in run.slabs[low - run.first :]]
+        out = torch.empty(q.shape[0], self.heads, blocks[0][1].shape[-1], dtype=q.dtype, device=q.device)
+        attention(
+            q,
+            blocks,
+            start=start,
+            first_block=low,
+            scale=self.scale,
+            window=self.window,
+            cap=self.cap,
+            sinks=self.sinks,
+            out=out,
+            one_by_one=self.one_by_one,
+        )
+        return out.flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class GateHeads(Step):
+    """y = y * activation(g), g one number per head or one per element."""
+
+    activation: str
+    heads: int
+    per_head: bool
+
+    def __call__(self, call: Call) -> None:
+        y, g = call.registers["y"], activate(self.activation, call.registers["g"])
+        if self.per_head:
+            call.registers["y"] = (y.view(y.shape[0], self.heads, -1) * g[..., None]).flatten(1)
+        else:
+            call.registers["y"] = y * g

@@ -1,0 +1,58 @@
+"""One ragged call, and what a step of the plan is.
+
+Steps read and write named registers of one call: `h` the residual stream, `x` the input of a part, `qk` `v` `g` its
+projections (queries and keys side by side), `y` its output. The tokens of all sessions of a call lie end to end; only
+the steps of mixers know sessions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from plait.blueprint.spec import Rope
+from plait.runtime.ops.rope import RopeTable
+from plait.runtime.session import Span
+
+__all__ = ["Call", "EndLayer", "Step"]
+
+
+@dataclass(slots=True)
+class Call:
+    """One ragged call: spans end to end, absolute positions of all rows, the registers.
+
+    last   the highest position
+    trace  where each layer's output is recorded, None: nowhere
+    """
+
+    spans: tuple[Span, ...]
+    tokens: Tensor
+    positions: Tensor
+    last: int
+    trace: list[Tensor] | None = None
+    registers: dict[str, Tensor] = field(default_factory=dict)
+    rotations: dict[Rope, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def rotation(self, rope: Rope, table: RopeTable) -> tuple[Tensor, Tensor]:
+        """cos and sin of this call's rows, made once for all layers of a kind."""
+        found = self.rotations.get(rope)
+        if found is None:
+            found = self.rotations[rope] = table(self.positions, self.last)
+        return found
+
+
+class Step:
+    """One step of the plan."""
+
+    def __call__(self, call: Call) -> None:
+        raise AssertionError("steps define what they do")
+
+
+@dataclass(frozen=True, slots=True)
+class EndLayer(Step):
+    """The stream `h` is a layer's output: recorded where the call has a trace."""
+
+    def __call__(self, call: Call) -> None:
+        if call.trace is not None:
+            call.trace.append(call.registers["h"].clone())

@@ -1,0 +1,93 @@
+"""Steps on the residual stream: embedding, norms, projections, additions, and the logits at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plait.runtime.ops.activation import softcap
+from plait.runtime.ops.linear import Linear
+from plait.runtime.ops.norm import rms_norm
+from plait.runtime.packed import Packed
+from plait.runtime.steps.call import Call, Step
+
+__all__ = ["AddTo", "Embed", "Logits", "Normalise", "Project"]
+
+
+@dataclass(frozen=True, slots=True)
+class Embed(Step):
+    """h = rows of the embedding * scale."""
+
+    weight: Packed
+    scale: float
+    stored: torch.dtype
+    compute: torch.dtype
+
+    def __call__(self, call: Call) -> None:
+        rows = self.weight.rows(call.tokens, self.stored).to(self.compute)
+        call.registers["h"] = rows * self.scale if self.scale != 1.0 else rows
+
+
+@dataclass(frozen=True, slots=True)
+class Normalise(Step):
+    """target = norm(source)."""
+
+    source: str
+    target: str
+    weight: Tensor | None
+    eps: float
+
+    def __call__(self, call: Call) -> None:
+        call.registers[self.target] = rms_norm(call.registers[self.source], self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Project(Step):
+    """Products of `source` with one fused weight; its columns go to `targets` as [n, heads, dim] or [n, width].
+
+    targets  (register, columns, heads or None)
+    """
+
+    source: str
+    linear: Linear
+    bias: Tensor | None
+    targets: tuple[tuple[str, int, int | None], ...]
+
+    def __call__(self, call: Call) -> None:
+        y = self.linear(call.registers[self.source])
+        if self.bias is not None:
+            y += self.bias
+        if len(self.targets) == 1 and self.targets[0][2] is None:
+            call.registers[self.targets[0][0]] = y
+            return
+        start = 0
+        for name, width, heads in self.targets:
+            part = y[:, start : start + width]
+            call.registers[name] = part if heads is None else part.reshape(part.shape[0], heads, width // heads)
+            start += width
+
+
+@dataclass(frozen=True, slots=True)
+class AddTo(Step):
+    """h = h + source."""
+
+    source: str
+
+    def __call__(self, call: Call) -> None:
+        call.registers["h"] += call.registers[self.source]
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """Logits of chosen rows: head(norm(h)), with the model's softcap."""
+
+    weight: Tensor | None
+    eps: float
+    linear: Linear
+    cap: float | None
+
+    def __call__(self, h: Tensor) -> Tensor:
+        y = self.linear(rms_norm(h, self.weight, self.eps))
+        return y if self.cap is None else softcap(y, self.cap)

@@ -1,0 +1,111 @@
+"""Values: what a layer remembers of all tokens together, at one position only (recurrent states, convolution tails).
+
+A class is all layers of one category, in one float32 allocation. A value is never written twice: a call reads the
+value at its first position and makes the one at its end, which takes its place when the call has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.state import Category, LayerLaw, Snapshot
+
+if TYPE_CHECKING:
+    from plait.runtime.slabs import SlabPool
+
+__all__ = ["Value", "ValueClass", "ValueRun", "value_classes"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueClass:
+    """Laws that share an allocation. `places[layer]`: for each part of the layer (start, heads, dim) in it."""
+
+    category: Category
+    places: Mapping[int, tuple[tuple[int, int, int], ...]]
+    elements: int
+
+
+def value_classes(items: tuple[LayerLaw, ...]) -> tuple[ValueClass, ...]:
+    """The snapshots of a model, a class for each category."""
+    places: dict[Category, dict[int, tuple[tuple[int, int, int], ...]]] = {}
+    sizes: dict[Category, int] = {}
+    for item in items:
+        if not isinstance(item.law, Snapshot):
+            continue
+        at = sizes.get(item.category, 0)
+        parts = []
+        for part in item.law.parts:
+            if part.store != "f32":
+                raise ValueError(f"layer {item.layer}: a value is kept in float32, not as {part.store}")
+            parts.append((at, part.heads, part.dim))
+            at += part.elements
+        places.setdefault(item.category, {})[item.layer] = tuple(parts)
+        sizes[item.category] = at
+    return tuple(ValueClass(category, layers, sizes[category]) for category, layers in places.items())
+
+
+class Value:
+    """One allocation. `views[layer]` are the parts' tensors, float32 [heads, dim]."""
+
+    __slots__ = ("data", "views")
+
+    def __init__(self, value_class: ValueClass, device: torch.device) -> None:
+        self.data = torch.empty(value_class.elements, dtype=torch.float32, device=device)
+        self.views: dict[int, tuple[Tensor, ...]] = {
+            layer: tuple(self.data[at : at + heads * dim].view(heads, dim) for at, heads, dim in parts)
+            for layer, parts in value_class.places.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.numel() * self.data.element_size()
+
+
+class ValueRun:
+    """A session's value of one class: `now` at the session's position (None before the first token), `next` in a call.
+
+    A step reads `now`, or starts from zeros, and must fill all of `next`.
+    """
+
+    __slots__ = ("_class", "_pool", "next", "now")
+
+    def __init__(self, pool: SlabPool, value_class: ValueClass) -> None:
+        self._class = value_class
+        self._pool = pool
+        self.now: Value | None = None
+        self.next: Value | None = None
+
+    def prepare(self) -> None:
+        """Make room for the value at the end of a call."""
+        if self.next is None:
+            self.next = self._pool.make_value(self._class)
+
+    def advance(self) -> None:
+        """The call has succeeded: its value is the session's."""
+        if self.next is not None:
+            self._release(self.now)
+            self.now, self.next = self.next, None
+
+    def trim(self) -> None:
+        """Let go of a call's value that is not to be."""
+        self._release(self.next)
+        self.next = None
+
+    def clear(self) -> None:
+        """Give everything back."""
+        self.trim()
+        self._release(self.now)
+        self.now = None
+
+    def _release(self, value: Value | None) -> None:
+        if value is not None:
+            self._pool.release_value(self._class, value)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in (self.now, self.next) if value is not None)

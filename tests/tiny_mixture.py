@@ -1,0 +1,9 @@
+"""Tiny random models: mixture."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from tiny_model import Tiny
+
+MODELS: MappingProxyType[str, Tiny] = MappingProxyType({})

@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, groupby, product
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from plait.blueprint.pattern import layer_kind, pattern
 from plait.blueprint.source import Source
-from plait.blueprint.spec import Attention, Blueprint, LatentAttention, Layer
 from plait.errors import MissingExtra, UsageError
 from plait.units import parse_bytes, parse_count
 
@@ -29,9 +28,6 @@ __all__ = [
     "requires",
     "source_facts",
 ]
-
-# Every stretch is tried, which longer lists of runs would make slow.
-_FOLDED: Final = 64
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -146,47 +142,3 @@ def source_facts(model: str, source: Source) -> dict[str, object]:
         "kind": source.kind,
         "path": None if source.path is None else str(source.path),
     }
-
-
-def layer_kind(layer: Layer) -> str:
-    """One word for what a layer mixes tokens with."""
-    mixer = layer.mixer
-    if isinstance(mixer, Attention):
-        return "full" if mixer.window is None else "window"
-    return "latent" if isinstance(mixer, LatentAttention) else "delta"
-
-
-def _runs(kinds: Sequence[str]) -> str:
-    return " + ".join(f"{len(list(group))} {kind}" for kind, group in groupby(kinds))
-
-
-def _folded(kinds: Sequence[str]) -> str:
-    """Layers without one period, the repeats among them drawn together where that is shorter."""
-    runs = [list(group) for _, group in groupby(kinds)]
-    texts = [_runs(kinds)]
-    if len(runs) > _FOLDED:
-        return texts[0]
-    for start, width in product(range(len(runs)), range(2, len(runs) // 2 + 1)):
-        part = runs[start : start + width]
-        times = 1
-        while runs[start + times * width : start + (times + 1) * width] == part:
-            times += 1
-        if times > 1:
-            pieces = [runs[:start], part, runs[start + times * width :]]
-            before, repeated, after = (_runs(list(chain(*piece))) for piece in pieces)
-            texts.append(" + ".join(text for text in (before, f"{times} x ({repeated})", after) if text))
-    return min(texts, key=len)
-
-
-def pattern(blueprint: Blueprint) -> str:
-    """The layers in short: `18 = 3 x (5 window + 1 full)`, `28 full`."""
-    kinds = [layer_kind(layer) for layer in blueprint.layers]
-    count = len(kinds)
-    if len(set(kinds)) == 1:
-        return _runs(kinds)
-    period = next(p for p in range(1, count + 1) if all(kinds[i] == kinds[i - p] for i in range(p, count)))
-    times, rest = divmod(count, period)
-    if times == 1:
-        return f"{count} = {_folded(kinds)}"
-    text = f"{count} = {times} x ({_runs(kinds[:period])})"
-    return f"{text} + {_runs(kinds[times * period :])}" if rest else text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import pairwise
 
 import click
 
@@ -12,6 +10,7 @@ from plait.account.headers import Headers, headers_of
 from plait.account.parameters import ParameterAccount, account_of
 from plait.blueprint.check import not_run
 from plait.blueprint.families import family
+from plait.blueprint.pattern import layer_numbers
 from plait.blueprint.read.config import Coverage
 from plait.blueprint.read.gguf import GGUFHeader
 from plait.blueprint.source import Sketch, Source, describe
@@ -46,29 +45,6 @@ from plait.errors import PlaitError
 from plait.units import binary_bytes, count
 
 __all__ = ["command"]
-
-_SHOWN_RUNS = 6
-
-
-def _runs(indexes: Sequence[int]) -> list[tuple[int, int]]:
-    """Consecutive numbers as (first, last)."""
-    found: list[tuple[int, int]] = []
-    for i in indexes:
-        if found and found[-1][1] == i - 1:
-            found[-1] = (found[-1][0], i)
-        else:
-            found.append((i, i))
-    return found
-
-
-def _layers(indexes: Sequence[int]) -> str:
-    """`0-4, 6-10`; many runs that repeat evenly as `0-4, 6-10, ..., 54-58`."""
-    runs = _runs(indexes)
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
-    steps = {(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(runs)}
-    if len(runs) > _SHOWN_RUNS and len(steps) == 1:
-        return ", ".join([*shown[:2], "...", shown[-1]])
-    return ", ".join(shown)
 
 
 def _norm(norm: Norm) -> str:
@@ -154,7 +130,7 @@ def _layer_rows(blueprint: Blueprint) -> list[tuple[str, ...]]:
     for index, layer in enumerate(blueprint.layers):
         places.setdefault(layer, []).append(index)
     return [
-        (_layers(indexes), _mixer(layer.mixer), _feed_forward(layer.feed_forward), _extras(layer))
+        (layer_numbers(indexes), _mixer(layer.mixer), _feed_forward(layer.feed_forward), _extras(layer))
         for layer, indexes in places.items()
     ]
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plait.runtime.kernels import native, takes
 from plait.runtime.ops.exact import pointwise
 
-__all__ = ["ACTIVATIONS", "activate", "softcap"]
+__all__ = ["ACTIVATIONS", "activate", "gated", "softcap"]
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -23,10 +24,25 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     {"silu": functional.silu, "gelu": functional.gelu, "gelu_tanh": _gelu_tanh, "sigmoid": torch.sigmoid}
 )
 
+# Those the kernels have, by their number there.
+_NATIVE: Final[Mapping[str, int]] = MappingProxyType({"silu": 0, "gelu_tanh": 1, "sigmoid": 2})
+
 
 def activate(name: str, x: Tensor) -> Tensor:
     """The activation `name` of x [rows, width]. Keeps the contract."""
     return pointwise(ACTIVATIONS[name], x)
+
+
+def gated(name: str, both: Tensor) -> Tensor:
+    """activation(first half of the columns) * second half, both [rows, 2 width]. Keeps the contract."""
+    width = both.shape[1] // 2
+    kernels = native()
+    if kernels is None or name not in _NATIVE or not takes(both):
+        inner = activate(name, both[:, :width])
+        return inner.mul_(both[:, width:])
+    y = torch.empty(both.shape[0], width)
+    kernels.gated(_NATIVE[name], both.data_ptr(), both.stride(0), y.data_ptr(), both.shape[0], width)
+    return y
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

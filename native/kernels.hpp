@@ -1,0 +1,49 @@
+// What a level offers. Sizes are counts of elements; strides are in elements of what they step over.
+#pragma once
+
+#include <cstdint>
+
+namespace plait {
+
+enum class Store : int { f32 = 0, bf16 = 1, f16 = 2 };
+enum class Activation : int { silu = 0, gelu_tanh = 1, sigmoid = 2 };
+
+// Softmax attention of n queries at positions start.. over blocks of 64 keys; see ops/attention.py.
+struct Attention {
+    const float* queries;  // [n, heads, dim], row stride `query_stride`
+    float* out;            // [n, heads, v_dim]
+    const float* sinks;    // [heads] or null
+    const void* const* keys;    // of each block: [kv_heads, 64, dim]
+    const void* const* values;  // of each block: [kv_heads, 64, v_dim]
+    long n, heads, kv_heads, dim, v_dim, query_stride;
+    long start, first_block, window;  // window: at most start + n where there is none
+    float scale, cap;                 // cap 0: no softcap
+    Store store;
+};
+
+struct Kernels {
+    const char* name;
+    // y [rows, out] = x [rows, in] W^T, W packed: panels of 16 outputs, [panel][in][16]
+    void (*linear_f32)(const float* x, long x_stride, const float* w, float* y, long rows, long out, long in);
+    // The same with x rounded to bf16, W packed in pairs: [panel][in / 2][16][2], `in` padded to a multiple of 32
+    void (*linear_bf16)(const float* x, long x_stride, const std::uint16_t* w, float* y, long rows, long out, long in);
+    void (*attention)(const Attention&);
+    // y = x / sqrt(mean(x^2) + eps) * weight; rows of `groups` consecutive vectors, weight [groups, width] or null
+    void (*rms_norm)(const float* x, long x_stride, const float* weight, float eps, float* y, long rows, long groups,
+                     long width);
+    // y [rows, width] = activation(x[:, :width]) * x[:, width:2 width]
+    void (*gated)(Activation activation, const float* x, long x_stride, float* y, long rows, long width);
+};
+
+extern const Kernels portable_kernels;
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+
+// Other forms of linear_bf16 over the same packed weights.
+void linear_bf16_avx512bf16(const float*, long, const std::uint16_t*, float*, long, long, long);
+void linear_bf16_amx(const float*, long, const std::uint16_t*, float*, long, long, long);
+
+// Rows [rows, in] rounded to bf16 (to nearest, ties to even), padded with zeros to `padded` columns.
+void round_rows(const float* x, long x_stride, std::uint16_t* y, long rows, long in, long padded);
+
+}  // namespace plait

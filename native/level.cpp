@@ -1,0 +1,20 @@
+// All kernels of one level; compiled once for each, with PLAIT_LEVEL and the flags of that level.
+#include "attention.hpp"
+#include "kernels.hpp"
+#include "linear.hpp"
+#include "rows.hpp"
+
+#define PLAIT_TEXT_(x) #x
+#define PLAIT_TEXT(x) PLAIT_TEXT_(x)
+#define PLAIT_JOIN_(a, b) a##b
+#define PLAIT_JOIN(a, b) PLAIT_JOIN_(a, b)
+
+namespace plait {
+
+extern const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels);
+const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels) = {
+    PLAIT_TEXT(PLAIT_LEVEL), PLAIT_LEVEL::linear_f32, PLAIT_LEVEL::linear_bf16,
+    PLAIT_LEVEL::attention,  PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::gated,
+};
+
+}  // namespace plait

@@ -1,0 +1,218 @@
+"""The native kernels, level by level: against float64, and bit for bit over every cut of the rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plait.errors import UsageError
+from plait.runtime import kernels
+from plait.runtime.ops import linear
+from plait.runtime.ops.activation import ACTIVATIONS
+from plait.runtime.ops.attention import attention_reference
+from plait.runtime.ops.attention_native import attention_native
+from plait.runtime.ops.norm import native_rms_norm, rms_norm_reference
+
+LEVELS = kernels.levels()
+
+pytestmark = pytest.mark.skipif(not LEVELS, reason="the package was built without its native kernels")
+
+
+def _native(level):
+    from plait.runtime._native import Native
+
+    return Native(level)
+
+
+def _normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _gap(found, expected):
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@settings(max_examples=25, deadline=None)
+@given(out=st.integers(1, 130), width=st.integers(1, 200), rows=st.integers(1, 80), data=st.data())
+def test_products_are_right_and_rows_are_their_own(level, dtype, out, width, rows, data):
+    weight, x = _normal(out, width).to(dtype), _normal(rows, width, seed=1)
+    product = linear.Native(_native(level), weight)
+    whole = product(x)
+    assert _gap(whole, x.to(dtype).double() @ weight.double().T) < 2e-6
+    first = data.draw(st.integers(0, rows - 1))
+    stop = data.draw(st.integers(first + 1, rows))
+    assert torch.equal(product(x[first:stop]), whole[first:stop])
+    # Rows at a distance from each other, as parts of a wider tensor are.
+    wide = torch.cat((x, x), 1)
+    assert torch.equal(product(wide[:, width:]), whole)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=20, deadline=None)
+@given(
+    kv_heads=st.integers(1, 3),
+    group=st.sampled_from([1, 2, 3, 5, 40]),
+    dim=st.sampled_from([4, 16, 20, 64]),
+    v_dim=st.sampled_from([4, 12, 16, 80]),
+    store=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    window=st.sampled_from([None, 1, 63, 64, 65, 520]),
+    cap=st.sampled_from([None, 5.0]),
+    sinks=st.booleans(),
+    data=st.data(),
+)
+def test_attention_is_right_and_rows_are_their_own(level, kv_heads, group, dim, v_dim, store, window, cap, sinks, data):
+    length, heads = data.draw(st.sampled_from([1, 64, 130, 700])), kv_heads * group
+    if group == 40:
+        length = min(length, 130)
+    q = _normal(length, heads, dim)
+    count = -(-length // 64)
+    keys = _normal(count, kv_heads, 64, dim, seed=1).to(store)
+    values = _normal(count, kv_heads, 64, v_dim, seed=2).to(store)
+    sink = _normal(heads, seed=3) if sinks else None
+    blocks = list(zip(keys, values, strict=True))
+    level_kernels = _native(level)
+
+    def run(first, stop):
+        out = torch.empty(stop - first, heads, v_dim)
+        low = 0 if window is None else max(0, first - window + 1) // 64
+        used = blocks[low : (stop - 1) // 64 + 1]
+        attention_native(
+            level_kernels,
+            q[first:stop],
+            used,
+            start=first,
+            first_block=low,
+            scale=0.3,
+            window=window,
+            cap=cap,
+            out=out,
+            sinks=sink,
+        )
+        return out
+
+    def rows(blocks_of):
+        return blocks_of.transpose(1, 2).flatten(0, 1)[:length].double()
+
+    whole = run(0, length)
+    expected = attention_reference(
+        q.double(),
+        rows(keys),
+        rows(values),
+        start=0,
+        first=0,
+        scale=0.3,
+        window=window,
+        cap=cap,
+        sinks=None if sink is None else sink.double(),
+    )
+    assert _gap(whole, expected) < 3e-6
+    first = data.draw(st.integers(0, length - 1))
+    stop = data.draw(st.integers(first + 1, length))
+    assert torch.equal(run(first, stop), whole[first:stop])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@given(rows=st.integers(1, 40), groups=st.integers(1, 3), width=st.integers(1, 90), weighted=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_norms_are_right_and_rows_are_their_own(level, rows, groups, width, weighted):
+    x = _normal(rows, groups, width)
+    weight = _normal(groups, width, seed=1) if weighted else None
+    found = native_rms_norm(_native(level), x, weight, 1e-6)
+    expected = rms_norm_reference(x.double(), None if weight is None else weight.double(), 1e-6)
+    assert _gap(found, expected) < 2e-6
+    assert torch.equal(native_rms_norm(_native(level), x[rows // 2 :], weight, 1e-6), found[rows // 2 :])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("number", "name"), [(0, "silu"), (1, "gelu_tanh"), (2, "sigmoid")])
+def test_gates_are_right_far_out_too(level, number, name):
+    gate = torch.cat((torch.linspace(-120, 120, 4801), torch.tensor([0.0, -0.0, 1e-30, -1e-30])))
+    both = torch.stack((gate, torch.full_like(gate, 1.5)), 1).reshape(1, -1, 2).transpose(1, 2).reshape(1, -1)
+    found = torch.empty(1, gate.numel())
+    _native(level).gated(number, both.data_ptr(), both.stride(0), found.data_ptr(), 1, gate.numel())
+    expected = ACTIVATIONS[name](gate.double()) * 1.5
+    assert ((found[0] - expected).abs() <= 3e-6 * expected.abs() + 1e-6).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_no_number_comes_through(level):
+    x = torch.tensor([[1.0, float("nan"), 2.0, 1.0]])
+    found = torch.empty(1, 2)
+    _native(level).gated(0, x.data_ptr(), 4, found.data_ptr(), 1, 2)
+    assert not found[0, 0].isnan()
+    assert found[0, 1].isnan()
+    product = linear.Native(_native(level), torch.ones(3, 4).bfloat16())
+    assert product(x).isnan().all()
+
+
+def test_a_level_that_is_not_here_is_refused(monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, "sse9")
+    kernels.native.cache_clear()
+    with pytest.raises(UsageError, match="PLAIT_KERNELS.*expected one of off, portable"):
+        kernels.native()
+    kernels.native.cache_clear()
+
+
+@pytest.mark.parametrize("level", ["off", *LEVELS])
+def test_every_level_runs_a_model_of_both_types(level, tmp_path):
+    """In a process of its own: float32 and bf16 logits near the reference's, and alike in every cut."""
+    script = """
+import sys, pathlib
+sys.path.insert(0, sys.argv[1])
+import tiny, torch, plait
+from plait.runtime.kernels import native
+directory = pathlib.Path(sys.argv[2])
+model = tiny.reference_model("gemma3")
+model.save_pretrained(directory)
+ids = tiny.tokens(150)
+with torch.no_grad():
+    expected = model(torch.tensor([ids]), use_cache=False).logits[0]
+span = expected.max() - expected.min()
+assert (native().name if native() else "off") == sys.argv[3]
+for dtype, near in (("float32", 1e-5), ("bfloat16", 0.1)):
+    engine = plait.load(directory, dtype=dtype)
+    whole = engine.logits(ids)
+    assert (whole - expected).abs().max() < near * span
+    assert torch.equal(engine.logits(ids, [1, 30, 64, 55]), whole)
+"""
+    here = os.path.dirname(__file__)
+    made = subprocess.run(
+        [sys.executable, "-c", script, here, str(tmp_path), level],
+        env={**os.environ, kernels.VARIABLE: level, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert made.returncode == 0, made.stderr
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(tmp_path):
+    script = """
+import sys, pathlib
+sys.path.insert(0, sys.argv[1])
+import tiny, torch, plait
+ids = tiny.tokens(700)
+for dtype in ("float32", "bfloat16"):
+    torch.save(plait.load(sys.argv[2], dtype=dtype).logits(ids), sys.argv[3] + dtype)
+"""
+    import tiny
+
+    directory = tiny.save("gemma3", tmp_path / "model")
+    for threads in ("1", "3"):
+        subprocess.run(
+            [sys.executable, "-c", script, os.path.dirname(__file__), str(directory), str(tmp_path / threads)],
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+            check=True,
+            timeout=300,
+        )
+    for dtype in ("float32", "bfloat16"):
+        one, three = (torch.load(f"{tmp_path / threads}{dtype}") for threads in ("1", "3"))
+        assert torch.equal(one, three)

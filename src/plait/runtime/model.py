@@ -10,9 +10,12 @@ from torch import Tensor
 
 from plait.blueprint.check import not_run
 from plait.blueprint.spec import Blueprint
+from plait.blueprint.state import SLACK
 from plait.errors import UnsupportedError, UsageError, fault
 from plait.runtime.build.builder import Builder, Numbers
 from plait.runtime.build.layer import add_layer
+from plait.runtime.build.per_layer import add_inputs
+from plait.runtime.build.streams import add_merge, add_widen
 from plait.runtime.ops.exact import settle
 from plait.runtime.session import Session, Span
 from plait.runtime.slabs import SlabPool
@@ -31,7 +34,7 @@ Progress = Callable[[int, int], None]
 class Model:
     """A runnable model. Holds no value of any request: sessions do.
 
-    weight_bytes  bytes of the prepared weights; rows of the embedding stay in the mapped file
+    weight_bytes  bytes of the prepared weights; rows of embeddings stay in the mapped file
     forms         how many products each form of `ops.linear` serves
     """
 
@@ -54,10 +57,16 @@ class Model:
         build = Builder(blueprint, weights, numbers, device, self.pool)
         total = len(blueprint.layers) + 1
         build.embed()
+        if blueprint.per_layer_embeddings is not None:
+            add_inputs(build, blueprint.per_layer_embeddings)
+        if blueprint.altup is not None:
+            add_widen(build, blueprint.altup)
         for index, layer in enumerate(blueprint.layers):
             if progress is not None:
                 progress(index, total)
             add_layer(build, index, layer)
+        if blueprint.altup is not None:
+            add_merge(build, blueprint.altup)
         if progress is not None:
             progress(total - 1, total)
         self._logits = Logits(
@@ -72,9 +81,29 @@ class Model:
         self.weight_bytes = build.bytes
         self.forms = dict(build.forms)
 
-    def session(self) -> Session:
-        """A session at position 0."""
-        return Session(self.pool, self.blueprint.max_context)
+    def session(self, *, returns: bool = False) -> Session:
+        """A session at position 0. `returns`: see `Session`."""
+        return Session(self.pool, self.blueprint.max_context, returns=returns)
+
+    def can_rollback(self, session: Session, position: int) -> bool:
+        """Whether `rollback` can take the session back to `position`."""
+        return not session.closed and session.resume_point(position) is not None
+
+    def rollback(self, session: Session, position: int) -> None:
+        """Take back all tokens from `position` on; what follows has the bits of a session that never had them.
+
+        Where values are kept for some positions only, the tokens from the nearest one before are run again.
+        UsageError, with the session as it was: that is not a position it has, or too far back for what is kept.
+        """
+        session.check(0)
+        point = session.resume_point(position)
+        if point is None:
+            expected = f"a position in [0, {session.position}] whose state is kept"
+            raise UsageError(fault("going back", expected=expected, found=position, advice="begin a new session"))
+        again = tuple(session.tokens[point:position])
+        session.cut(point)
+        if again:
+            self.run([Span(session, again)], want="none")
 
     @torch.inference_mode()
     def run(self, spans: Sequence[Span], want: Literal["last", "all", "none"] = "last") -> list[Tensor]:
@@ -125,7 +154,10 @@ class Model:
 
     @torch.inference_mode()
     def trace(self, span: Span) -> list[Tensor]:
-        """Each layer's output of one call of at most `CALL_ROWS` tokens, [n, hidden]; advances the session."""
+        """Each layer's output of one call of at most `CALL_ROWS` tokens; advances the session.
+
+        [n, hidden], with alternating updates [streams, n, hidden].
+        """
         self._check(span)
         if len(span.tokens) > CALL_ROWS:
             raise UsageError(fault("a traced call", expected=f"at most {CALL_ROWS} tokens", found=len(span.tokens)))
@@ -165,13 +197,16 @@ def _pieces(spans: Sequence[Span]) -> Iterable[list[tuple[int, Span, bool]]]:
     piece: list[tuple[int, Span, bool]] = []
     room = CALL_ROWS
     for index, span in enumerate(spans):
-        at = 0
-        while at < len(span.tokens):
-            taken = span.tokens[at : at + room]
+        at, stop = 0, len(span.tokens)
+        # A session that may go back needs a value that far before its end.
+        pause = stop - SLACK if span.session.returns and span.session.values else 0
+        while at < stop:
+            end = min(at + room, pause) if at < pause else at + room
+            taken = span.tokens[at:end]
             at += len(taken)
             room -= len(taken)
-            piece.append((index, Span(span.session, taken), at == len(span.tokens)))
-            if room == 0:
+            piece.append((index, Span(span.session, taken), at == stop))
+            if room == 0 or at == pause:
                 yield piece
                 piece, room = [], CALL_ROWS
     if piece:

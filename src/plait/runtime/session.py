@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from plait.blueprint.state import SLACK
 from plait.errors import ContextExceeded, PlaitError
 from plait.runtime.slabs import SlabPool, SlabRun
 from plait.runtime.values import ValueRun
 
-__all__ = ["Session", "Span"]
+__all__ = ["BASE_STEP", "Session", "Span"]
+
+# Values that going back starts from are at least this many tokens apart.
+BASE_STEP: Final = 32
 
 
 class Session:
     """State of one sequence. The position is kept here and nowhere else: nothing is read off a tensor's length.
 
     A forward pass that fails or is interrupted leaves the session at its old position.
+
+    limit    the longest context
+    returns  values of earlier positions are kept so that the last tokens can be taken back; rows always can, as far as
+             they are kept
     """
 
-    def __init__(self, pool: SlabPool, limit: int) -> None:
+    def __init__(self, pool: SlabPool, limit: int, *, returns: bool = False) -> None:
         self._pool = pool
         self.limit = limit
+        self.returns = returns
         self.tokens: list[int] = []
         self.runs = tuple(SlabRun(pool, slab_class) for slab_class in pool.classes)
         self.values = tuple(ValueRun(pool, value_class) for value_class in pool.values)
@@ -48,9 +58,12 @@ class Session:
 
     def advance(self, tokens: Sequence[int]) -> None:
         """The rows and values of `tokens` are written: move on and let go of what no law needs."""
+        before = self.position
         self.tokens.extend(tokens)
         for value in self.values:
-            value.advance()
+            kept = self.returns and (not value.bases or before - value.bases[-1][0] >= BASE_STEP)
+            value.advance(before if kept else None)
+            value.forget(self.position - SLACK)
         self.trim()
 
     def trim(self) -> None:
@@ -59,6 +72,43 @@ class Session:
             run.trim(self.position)
         for value in self.values:
             value.trim()
+
+    def resume_point(self, position: int) -> int | None:
+        """Where to go back to on the way to `position`: there, or the nearest earlier one that has values.
+
+        The tokens from there to `position` have to be run again. None: it is too far back for what is kept.
+        """
+        if not 0 <= position <= self.position:
+            return None
+        if not self.values or position == self.position:
+            point = position
+        else:
+            earlier = [at for at, _ in self.values[0].bases if at <= position]
+            if not earlier:
+                return None
+            point = earlier[-1]
+        return point if all(run.covers(point) for run in self.runs) else None
+
+    def cut(self, point: int) -> None:
+        """Take back all tokens from `point` on. It is what `resume_point` gave."""
+        if point == self.position:
+            return
+        for run in self.runs:
+            run.cut(point)
+        for value in self.values:
+            value.cut(point)
+        del self.tokens[point:]
+        self.trim()
+
+    def fork(self) -> Session:
+        """Another session at the same position. Whole slabs and values are shared, the last rows copied."""
+        if self.closed:
+            raise PlaitError("the session is closed")
+        made = Session(self._pool, self.limit, returns=self.returns)
+        made.tokens = list(self.tokens)
+        made.runs = tuple(run.fork(self.position) for run in self.runs)
+        made.values = tuple(value.fork() for value in self.values)
+        return made
 
     def held(self) -> dict[str, int]:
         """Bytes this session holds, by category."""

@@ -61,11 +61,12 @@ class SlabClass:
 
 
 class Slab:
-    """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, dim]."""
+    """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, dim]; `holders` is how many share it."""
 
-    __slots__ = ("data", "views")
+    __slots__ = ("data", "holders", "views")
 
     def __init__(self, slab_class: SlabClass, dtype: torch.dtype, device: torch.device) -> None:
+        self.holders = 1
         self.data = torch.zeros(slab_class.elements, dtype=dtype, device=device)
         self.views: dict[int, tuple[Tensor, ...]] = {
             layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.dim) for p in places)
@@ -86,6 +87,8 @@ class SlabPool:
         self.values = value_classes(items)
         self._class_of = {(layer, c.category): c.index for c in self.classes for layer in c.places}
         self.dtype = dtype
+        # Values carry every token's rounding on to all later ones: float64 runs keep them as float64.
+        self.value_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         self.device = device
         self._held: Counter[Category] = Counter()
         # Sessions may run in several threads.
@@ -111,22 +114,31 @@ class SlabPool:
             self._held[slab_class.category] += slab.nbytes
         return slab
 
-    def release(self, slab_class: SlabClass, slab: Slab) -> None:
-        """The last holder of a slab lets go of it."""
+    def share(self, held: Slab | Value) -> None:
+        """One more holder: from now on nobody writes it."""
         with self._counting:
-            self._held[slab_class.category] -= slab.nbytes
+            held.holders += 1
+
+    def release(self, slab_class: SlabClass, slab: Slab) -> None:
+        """A holder of a slab lets go of it."""
+        with self._counting:
+            slab.holders -= 1
+            if slab.holders == 0:
+                self._held[slab_class.category] -= slab.nbytes
 
     def make_value(self, value_class: ValueClass) -> Value:
         """Room for a value; what is in it is undefined."""
-        value = Value(value_class, self.device)
+        value = Value(value_class, self.value_dtype, self.device)
         with self._counting:
             self._held[value_class.category] += value.nbytes
         return value
 
     def release_value(self, value_class: ValueClass, value: Value) -> None:
-        """The last holder of a value lets go of it."""
+        """A holder of a value lets go of it."""
         with self._counting:
-            self._held[value_class.category] -= value.nbytes
+            value.holders -= 1
+            if value.holders == 0:
+                self._held[value_class.category] -= value.nbytes
 
     def most(self, length: int, rows: int) -> int:
         """A bound on the bytes one sequence holds on its way to `length` tokens, in calls of up to `rows` tokens.
@@ -134,7 +146,7 @@ class SlabPool:
         A call has its new rows beside what the laws keep, and neither needs to begin where a slab does: windows hold
         more on the way than at the end. A call makes its values beside those it starts from.
         """
-        total = sum(2 * value_class.elements * torch.float32.itemsize for value_class in self.values)
+        total = sum(2 * value_class.elements * self.value_dtype.itemsize for value_class in self.values)
         for slab_class in self.classes:
             reach = min(length, len(slab_class.law.kept(length)) + rows)
             slabs = min(len(slab_span(range(length))), (reach + SLAB - 2) // SLAB + 1)
@@ -171,6 +183,48 @@ class SlabRun:
             self.first += 1
         while self.slabs and self.first + len(self.slabs) > kept.stop:
             self._pool.release(self._class, self.slabs.pop())
+
+    def covers(self, position: int) -> bool:
+        """The rows that resuming at `position` needs are here; no later position was reached without them."""
+        required = self._class.law.required(position)
+        return not required or self.first * SLAB <= required.start
+
+    @torch.inference_mode()
+    def fork(self, position: int) -> SlabRun:
+        """The same rows [.., position) for another session: whole slabs are shared, the last rows copied."""
+        made = SlabRun(self._pool, self._class)
+        made.first = self.first
+        for index, slab in enumerate(self.slabs, self.first):
+            if (index + 1) * SLAB <= position:
+                self._pool.share(slab)
+                made.slabs.append(slab)
+            else:
+                made.slabs.append(self._copied(slab, position - index * SLAB))
+        return made
+
+    @torch.inference_mode()
+    def cut(self, position: int) -> None:
+        """Take back the rows from `position` on, which is one this run covers."""
+        while self.slabs and (self.first + len(self.slabs) - 1) * SLAB >= position:
+            self._pool.release(self._class, self.slabs.pop())
+        if not self.slabs:
+            self.first = self._class.law.kept(position).start // SLAB
+        elif rows := position - (self.first + len(self.slabs) - 1) * SLAB:
+            last = self.slabs[-1]
+            if rows < SLAB and last.holders > 1:
+                self.slabs[-1] = self._copied(last, rows)
+                self._pool.release(self._class, last)
+            elif rows < SLAB:
+                for part in (part for parts in last.views.values() for part in parts):
+                    part[:, rows:] = 0
+
+    def _copied(self, slab: Slab, rows: int) -> Slab:
+        """A slab of one's own with the first rows of another."""
+        made = self._pool.allocate(self._class)
+        for layer, parts in slab.views.items():
+            for source, target in zip(parts, made.views[layer], strict=True):
+                target[:, :rows] = source[:, :rows]
+        return made
 
     def clear(self) -> None:
         """Give all slabs back."""

@@ -88,6 +88,41 @@ def test_a_form_that_loses_bits_is_not_chosen(monkeypatch):
     assert linear.make_linear(torch.randn(8, 8)).form == "tiled"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_form_of_a_stack_is_chosen_once(dtype, monkeypatch):
+    """On values of its own, so that a first weight of zeros, whose products show no difference, decides nothing."""
+    chosen_on = []
+    real = linear._fastest
+    monkeypatch.setattr(linear, "_fastest", lambda weight: chosen_on.append(weight) or real(weight))
+    weights = [torch.zeros(24, 100, dtype=dtype), *(torch.randn(24, 100).to(dtype) for _ in range(4))]
+    made = list(linear.make_linears(iter(weights)))
+    assert len(chosen_on) == 1
+    assert (chosen_on[0] != 0).all()
+    x = torch.randn(70, 100, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    assert not made[0](x).any()
+    for one, weight in zip(made[1:], weights[1:], strict=True):
+        alone = linear.make_linear(weight)
+        assert (one.form, one.nbytes, one.out_features) == (alone.form, alone.nbytes, alone.out_features)
+        assert torch.equal(one(x), alone(x))
+        split_equal(one, x)
+
+
+def test_a_stack_is_prepared_weight_by_weight_and_of_one_shape():
+    taken = []
+
+    def weights():
+        for rows in (8, 8, 9):
+            taken.append(rows)
+            yield torch.zeros(rows, 5)
+
+    made = linear.make_linears(weights())
+    next(made)
+    assert taken == [8]
+    next(made)
+    with pytest.raises(ValueError, match=r"\(9, 5\)"):
+        next(made)
+
+
 @pytest.mark.parametrize("width", [1, 48, 100, 640])
 def test_rms_norm_matches_its_reference_and_keeps_bits(width):
     x, weight = torch.randn(130, width), torch.randn(width)
@@ -105,40 +140,44 @@ def test_rms_norm_matches_its_reference_and_keeps_bits(width):
     n=st.integers(1, 150),
     window=st.sampled_from([None, 1, 2, 16, 63, 64, 65, 100, 1000]),
     cap=st.sampled_from([None, 5.0]),
+    sink=st.sampled_from([None, -40.0, 0.0, 40.0]),
+    wider=st.sampled_from([8, -8]),
     seed=st.integers(0, 2**31),
 )
 @settings(max_examples=60, deadline=None)
-def test_attention_over_blocks_is_attention(heads, dim, past, n, window, cap, seed):
+def test_attention_over_blocks_is_attention(heads, dim, past, n, window, cap, sink, wider, seed):
+    """`sink`: around which scores the sinks lie, far above all others and far below them included."""
     generator = torch.Generator().manual_seed(seed)
     heads, kv_heads = heads
+    sinks = None if sink is None else sink + torch.randn(heads, generator=generator, dtype=torch.float64)
     total = past + n
     q = torch.randn(n, heads, dim, generator=generator, dtype=torch.float64)
     k = torch.randn(total, kv_heads, dim, generator=generator, dtype=torch.float64)
-    v = torch.randn(total, kv_heads, dim + 8, generator=generator, dtype=torch.float64)
+    v = torch.randn(total, kv_heads, dim + wider, generator=generator, dtype=torch.float64)
     blocks = _blocks(k, v)
-    out = torch.empty(n, heads, dim + 8, dtype=torch.float64)
+    out = torch.empty(n, heads, dim + wider, dtype=torch.float64)
     attention.attention(
-        q, blocks, start=past, first_block=0, scale=dim**-0.5, window=window, cap=cap, out=out
+        (q,), blocks, start=past, first_block=0, scale=dim**-0.5, window=window, cap=cap, sinks=sinks, out=out
     )
     expected = attention.attention_reference(
-        q, k, v, start=past, first=0, scale=dim**-0.5, window=window, cap=cap
+        q, k, v, start=past, first=0, scale=dim**-0.5, window=window, cap=cap, sinks=sinks
     )
     assert torch.isfinite(out).all()
     assert torch.allclose(out, expected, rtol=0, atol=1e-12)
-    out32 = torch.empty(n, heads, dim + 8)
+    out32 = torch.empty(n, heads, dim + wider)
     blocks32 = _blocks(k.float(), v.float())
-    arguments = {"scale": dim**-0.5, "window": window, "cap": cap}
-    attention.attention(q.float(), blocks32, start=past, first_block=0, out=out32, **arguments)
+    arguments = {"scale": dim**-0.5, "window": window, "cap": cap, "sinks": None if sinks is None else sinks.float()}
+    attention.attention((q.float(),), blocks32, start=past, first_block=0, out=out32, **arguments)
     assert torch.allclose(out32.double(), expected, rtol=0, atol=1e-4)
     single = torch.empty_like(out32)
     for i in range(n):
         low = 0 if window is None else max(0, past + i - window + 1) // SLAB
         attention.attention(
-            q[i : i + 1].float(), blocks32[low:], start=past + i, first_block=low, out=single[i : i + 1], **arguments
+            (q[i : i + 1].float(),), blocks32[low:], start=past + i, first_block=low, out=single[i : i + 1], **arguments
         )
     assert torch.equal(single, out32), "a token alone, from its first block on, gives the same bits"
     attention.attention(
-        q.float(), blocks32, start=past, first_block=0, out=single, one_by_one=True, **arguments
+        (q.float(),), blocks32, start=past, first_block=0, out=single, one_by_one=True, **arguments
     )
     assert torch.equal(single, out32)
 
@@ -157,15 +196,26 @@ def _blocks(k, v):
     ]
 
 
+def test_a_sink_takes_its_share_and_adds_nothing():
+    """Two keys of score 0 beside a sink of ln 2: each weighs 1/4."""
+    q, k = torch.zeros(1, 1, 4, dtype=torch.float64), torch.zeros(2, 1, 4, dtype=torch.float64)
+    v, out = torch.tensor([[[8.0]], [[4.0]]], dtype=torch.float64), torch.empty(1, 1, 1, dtype=torch.float64)
+    sinks = torch.tensor([2.0], dtype=torch.float64).log()
+    arguments = {"scale": 1.0, "window": None, "cap": None, "sinks": sinks}
+    attention.attention((q,), _blocks(k, v), start=1, first_block=0, out=out, **arguments)
+    assert out.item() == pytest.approx(3.0, abs=1e-12)
+    assert attention.attention_reference(q, k, v, start=1, first=0, **arguments).item() == pytest.approx(3.0, abs=1e-12)
+
+
 def test_keeps_bits_is_a_real_check(monkeypatch):
-    assert attention.keeps_bits(4, 1, 64, 64)
+    assert attention.keeps_bits(4, 1, (64,), 64)
     real = attention._tile
 
     def lossy(queries, *rest):
-        return real(queries, *rest) + (1e-7 if queries.shape[2] > 1 else 0.0)
+        return real(queries, *rest) + (1e-7 if queries[0].shape[2] > 1 else 0.0)
 
     monkeypatch.setattr(attention, "_tile", lossy)
-    assert not attention.keeps_bits(4, 1, 64, 64)
+    assert not attention.keeps_bits(4, 1, (64,), 64)
 
 
 def _angles(rope_, positions):

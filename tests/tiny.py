@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ import tiny_gemma
 import tiny_latent
 import tiny_mixture
 import torch
+from lifted import Lifted
 from tiny_model import Tiny
 
 WINDOW = 24
@@ -113,13 +115,20 @@ def reference_model(name: str, *, dtype: torch.dtype = torch.float32, seed: int 
     tiny = MODELS[name]
     config = getattr(transformers, tiny.config)(**tiny.settings, attn_implementation="eager")
     torch.manual_seed(seed)
-    model = getattr(transformers, tiny.model)(config)
+    # Frequencies of rotations are made here, and they too would be float32.
+    with Lifted() if dtype == torch.float64 else nullcontext():
+        model = getattr(transformers, tiny.model)(config)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter.ndim == 1:
                 parameter.copy_(tiny.centre(parameter_name) + 0.2 * torch.randn_like(parameter))
             else:
                 parameter.copy_(torch.randn_like(parameter) * (1.0 / parameter.shape[-1] ** 0.5))
+        stored = model.state_dict().keys()
+        for buffer_name, buffer in model.named_buffers():
+            # Biases of routers and the like, which files hold beside the weights.
+            if buffer_name in stored:
+                buffer.copy_(tiny.centre(buffer_name) + 0.2 * torch.randn_like(buffer))
     return model.to(dtype).eval()
 
 

@@ -3,18 +3,27 @@
     reference   x @ W.T                                        any dtype    does not keep the contract
     Tiled       calls of exactly `TILE` rows, the last padded  any dtype    keeps it: every call has one shape
     Reordered   oneDNN product over reordered weights          float32 CPU  keeps it: checked for each shape at load
+    Native      kernels over weights packed once               float32 and bf16 CPU  keeps it: sums over k in order
 
-In bf16 and f16 the inputs and outputs of a product are rounded to that type; sums are float32 inside it.
+In bf16 and f16 the inputs of a product are rounded to that type; sums are float32 inside it. Library products round
+their outputs too.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator
+from copy import copy
+from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["TILE", "Linear", "Reordered", "Tiled", "make_linear", "reference"]
+from plait.runtime.kernels import native
+
+if TYPE_CHECKING:
+    from plait.runtime._native import Native as Kernels
+
+__all__ = ["TILE", "Linear", "Native", "Reordered", "Tiled", "make_linear", "make_linears", "reference"]
 
 TILE: Final = 32
 # Row counts at which the reordered form is compared with itself when a weight is loaded.
@@ -23,6 +32,9 @@ _LAYOUT_ROWS: Final = 64
 # Rows per call over matrices this large are bounded, so that scratch stays small.
 _LARGE: Final = 2**25
 _LARGE_ROWS: Final = 64
+# What the kernels pack weights in: outputs of a panel, and of what bf16 rows are padded to a multiple.
+_PANEL: Final = 16
+_PAIRED: Final = 32
 
 
 class Linear(Protocol):
@@ -46,10 +58,15 @@ def _reordered(weight: Tensor, rows: int) -> Tensor | None:
     if weight.device.type != "cpu" or not torch._C._has_mkldnn or weight.dtype == torch.float64:
         return None
     try:
-        made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+        made = _reorder(weight, rows)
         _product(torch.zeros(rows, weight.shape[1], dtype=weight.dtype), made)
     except RuntimeError:  # e.g. float16 on a processor without float16 products
         return None
+    return made
+
+
+def _reorder(weight: Tensor, rows: int) -> Tensor:
+    made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
     return made
 
 
@@ -69,6 +86,13 @@ class Tiled:
         self._dtype = weight.dtype
         self._reordered = _reordered(weight, TILE) if weight.dtype != torch.float32 else None
         self._transposed = weight.contiguous().T if self._reordered is None else None
+
+    def like(self, weight: Tensor) -> Tiled:
+        """This form of another weight of the same shape and type."""
+        made = copy(self)
+        made._reordered = _reorder(weight, TILE) if self._reordered is not None else None
+        made._transposed = weight.contiguous().T if self._transposed is not None else None
+        return made
 
     def _tile(self, x: Tensor) -> Tensor:
         if self._reordered is not None:
@@ -114,6 +138,12 @@ class Reordered:
         made = Reordered(reordered, *weight.shape)
         return made if made.keeps_bits() else None
 
+    def like(self, weight: Tensor) -> Reordered:
+        """This form of another weight of the same shape and type; what was found out about the shape holds for it."""
+        made = copy(self)
+        made._weight = _reorder(weight, _LAYOUT_ROWS)
+        return made
+
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
         if rows == 1 and not self._single:
@@ -138,6 +168,72 @@ class Reordered:
         return self._agree(_PROBED)
 
 
+class Native:
+    """Kernels of `native/linear.hpp`: panels of 16 outputs, each output one chain of multiply-adds over the columns."""
+
+    def __init__(self, kernels: Kernels, weight: Tensor) -> None:
+        self._kernels = kernels
+        self.out_features, self._in = weight.shape
+        half = weight.dtype == torch.bfloat16
+        panels = -(-self.out_features // _PANEL)
+        columns = -(-self._in // _PAIRED) * _PAIRED if half else self._in
+        self._packed = torch.empty(panels * columns * _PANEL, dtype=weight.dtype)
+        from plait.runtime._native import pack_bf16, pack_f32
+
+        pack = pack_bf16 if half else pack_f32
+        # Held by a name: the kernel reads at its address.
+        whole = weight.contiguous()
+        pack(whole.data_ptr(), self._packed.data_ptr(), self.out_features, self._in)
+        self._product = kernels.linear_bf16 if half else kernels.linear_f32
+        self._address = self._packed.data_ptr()
+        self.nbytes = self._packed.numel() * self._packed.element_size()
+        self.form = f"native {kernels.bf16_form if half else kernels.name}"
+
+    @staticmethod
+    def of(weight: Tensor) -> Native | None:
+        """This form of a weight [out, in], None where there are no kernels for it."""
+        kernels = native()
+        if kernels is None or weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
+            return None
+        return Native(kernels, weight)
+
+    def like(self, weight: Tensor) -> Native:
+        """This form of another weight of the same shape and type."""
+        return Native(self._kernels, weight)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32 or x.stride(-1) != 1:
+            x = x.to(torch.float32).contiguous()
+        rows = x.shape[0]
+        y = torch.empty(rows, self.out_features)
+        self._product(x.data_ptr(), x.stride(0), self._address, y.data_ptr(), rows, self.out_features, self._in)
+        return y
+
+
 def make_linear(weight: Tensor) -> Linear:
     """The fastest form that keeps the contract for this weight [out, in] on this machine."""
-    return Reordered.of(weight) or Tiled(weight)
+    return _fastest(weight)
+
+
+def make_linears(weights: Iterable[Tensor]) -> Iterator[Linear]:
+    """The same for many weights of one shape and type, one after the other; the form is chosen once for all.
+
+    ValueError: weights of unlike shapes or types.
+    """
+    chosen, kind = None, None
+    for weight in weights:
+        if chosen is None:
+            # Chosen on random values: in a product with zeros no order of summation shows.
+            chosen, kind = _fastest(_random_like(weight)), (weight.shape, weight.dtype)
+        elif kind != (weight.shape, weight.dtype):
+            raise ValueError(f"a weight {tuple(weight.shape)} {weight.dtype} among weights of {kind}")
+        yield chosen.like(weight)
+
+
+def _random_like(weight: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(weight.shape, generator=generator).to(weight)
+
+
+def _fastest(weight: Tensor) -> Native | Reordered | Tiled:
+    return Native.of(weight) or Reordered.of(weight) or Tiled(weight)

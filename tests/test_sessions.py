@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import plait
 from plait.blueprint.state import SLAB, SLACK
-from plait.errors import UsageError
+from plait.errors import PlaitError, UsageError
 from plait.runtime.session import BASE_STEP, Span
 
 FAMILIES = tuple(tiny.MODELS)
@@ -130,3 +130,41 @@ def test_a_fork_shares_whole_slabs_and_no_write_reaches_the_other(models):
     )
     second.close()
     assert set(model.pool.held().values()) == {0}
+
+
+def test_a_conversation_goes_back_and_forks(tmp_path):
+    engine = plait.load(tiny.save("gemma3", tmp_path))
+    ids = tiny.tokens(90)
+    whole = engine.logits(ids)
+    talk = engine.session(ids)
+    assert torch.equal(talk.logits, whole[-1])
+    other = talk.fork()
+    assert torch.equal(talk.rollback(70), whole[69])
+    assert talk.position == 70 and other.position == 90
+    more = tiny.tokens(6, seed=8)
+    assert torch.equal(talk.append(more), engine.logits(ids[:70] + more)[-1])
+    assert torch.equal(other.append(more), engine.logits(ids + more)[-1])
+    assert not other.can_rollback(0) and not other.can_rollback(97) and other.can_rollback(96)
+    for wrong in (0, 97, -1):
+        with pytest.raises(UsageError, match="position to go back to"):
+            other.rollback(wrong)
+    talk.close()
+    other.close()
+    assert set(engine.model.pool.held().values()) == {0}
+
+
+def test_a_fork_is_refused_where_it_does_not_fit(tmp_path):
+    directory = tiny.save("gemma3", tmp_path)
+    engine = plait.load(directory)
+    need = engine.model.weight_bytes + engine.model.pool.most(64, 512)
+    small = plait.load(directory, memory=need)
+    talk = small.session(tiny.tokens(64))
+    forks = []
+
+    def more():
+        while len(forks) < 40:
+            forks.append(talk.fork())
+
+    with pytest.raises(PlaitError, match="a fork: expected at most .*the memory cap"):
+        more()
+    assert forks

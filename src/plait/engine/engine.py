@@ -58,8 +58,34 @@ class Conversation:
         self.logits = self._engine.model.run([Span(self._session, checked)])[0][0]
         return self.logits
 
+    def can_rollback(self, position: int) -> bool:
+        """Whether `rollback` can go back to `position`."""
+        at = self._session.position
+        return position == at or (0 < position < at and self._engine.model.can_rollback(self._session, position - 1))
+
+    def rollback(self, position: int) -> Tensor:
+        """Take back all tokens from `position` on, at least one stays; returns and keeps the logits of the last.
+
+        What follows has the bits of a sequence that never had them. UsageError, and nothing changes: too far back for
+        what the model's layers keep (`can_rollback`), or no position of this sequence.
+        """
+        at = whole(position, "position", f"an integer in [1, {self.position}]")
+        if not self.can_rollback(at):
+            expected = f"in [1, {self.position}], with its state still kept"
+            raise UsageError(fault("position to go back to", expected=expected, found=at, advice="begin a new session"))
+        if at != self.position:
+            last = self._session.tokens[at - 1]
+            self._engine.model.rollback(self._session, at - 1)
+            self.logits = self._engine.model.run([Span(self._session, (last,))])[0][0]
+        return self.logits
+
+    def fork(self) -> Conversation:
+        """Another sequence with the same tokens. Whole slabs of 64 tokens are shared, the last rows copied."""
+        self._engine.admit_more(self._engine.model.pool.tail_bytes(), "a fork")
+        return Conversation(self._engine, self._session.fork(), self.logits)
+
     def held(self) -> dict[str, int]:
-        """Bytes of state this sequence holds, by category."""
+        """Bytes of state this sequence holds, by category; what it shares with others is counted here too."""
         return self._session.held()
 
     def close(self) -> None:
@@ -127,6 +153,15 @@ class Engine:
                 f"the memory cap is {binary_bytes(self._cap)}"
             )
 
+    def admit_more(self, count: int, what: str) -> None:
+        """Refuse `count` more bytes of state that do not fit under the memory cap."""
+        if self._cap is None:
+            return
+        needed = self.model.weight_bytes + sum(self.model.pool.held().values()) + count
+        if needed > self._cap:
+            found = f"{binary_bytes(needed)} with the weights and the sequences that are open"
+            raise PlaitError(fault(what, expected=f"at most {binary_bytes(self._cap)}, the memory cap", found=found))
+
     def _lengths(self, total: int, split: Sequence[int] | None) -> list[int]:
         """Lengths of the calls: those of `split`, checked; one call where it is None."""
         if split is None:
@@ -163,7 +198,7 @@ class Engine:
         """Process `tokens` and keep their state."""
         checked = self.checked(tokens)
         self.admit(len(checked))
-        session = self.model.session()
+        session = self.model.session(returns=True)
         try:
             logits = self.model.run([Span(session, checked)])[0][0]
         except BaseException:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.state import SLAB, Category, LayerLaw, Part, Rows, WindowRows, laws, row_classes, slab_span
-from plait.runtime.values import Value, ValueClass, value_classes
+from plait.runtime.values import BASES, Value, ValueClass, value_classes
 
 __all__ = ["Slab", "SlabClass", "SlabPool", "SlabRun"]
 
@@ -140,13 +140,17 @@ class SlabPool:
             if value.holders == 0:
                 self._held[value_class.category] -= value.nbytes
 
+    def tail_bytes(self) -> int:
+        """Bytes of one slab of every class: what a fork copies at most."""
+        return sum(slab_class.elements for slab_class in self.classes) * self.dtype.itemsize
+
     def most(self, length: int, rows: int) -> int:
         """A bound on the bytes one sequence holds on its way to `length` tokens, in calls of up to `rows` tokens.
 
         A call has its new rows beside what the laws keep, and neither needs to begin where a slab does: windows hold
-        more on the way than at the end. A call makes its values beside those it starts from.
+        more on the way than at the end. A call makes its values beside those it starts from and those to go back to.
         """
-        total = sum(2 * value_class.elements * self.value_dtype.itemsize for value_class in self.values)
+        total = sum((2 + BASES) * value_class.elements * self.value_dtype.itemsize for value_class in self.values)
         for slab_class in self.classes:
             reach = min(length, len(slab_class.law.kept(length)) + rows)
             slabs = min(len(slab_span(range(length))), (reach + SLAB - 2) // SLAB + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
@@ -19,7 +19,10 @@ from plait.blueprint.state import Category, LayerLaw, Snapshot
 if TYPE_CHECKING:
     from plait.runtime.slabs import SlabPool
 
-__all__ = ["Value", "ValueClass", "ValueRun", "value_classes"]
+__all__ = ["BASES", "Value", "ValueClass", "ValueRun", "value_classes"]
+
+# Values to go back to that a session keeps at most: two of the last `SLACK` tokens, and the one before those.
+BASES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

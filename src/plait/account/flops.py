@@ -16,7 +16,7 @@ from plait.blueprint.spec import Attention, Blueprint, Gated, GatedDeltaNet, Lat
 from plait.blueprint.tensors import Tensor, inventory
 from plait.errors import UsageError
 
-__all__ = ["KINDS", "FlopsAccount", "Kind", "Phase", "conventions", "flops", "keys_seen"]
+__all__ = ["KINDS", "FlopsAccount", "Kind", "Mixing", "Phase", "Terms", "conventions", "flops", "keys_seen", "terms"]
 
 Kind = Literal[
     "embedding_projections",
@@ -127,13 +127,25 @@ class FlopsAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mixing:
+class Mixing:
     """FLOPs that multiply no weights: per key a query meets, and per token. limit: most keys a query meets."""
 
     kind: Kind
     per_key: int = 0
     limit: int | None = None
     per_token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the FLOPs at every context and batch are made of.
+
+    products  FLOPs a token of the products with weights, by kind; the head's are of one token a sequence
+    mixing    what multiplies no weights, of each layer
+    """
+
+    products: Mapping[Kind, int]
+    mixing: tuple[Mixing, ...]
 
 
 def conventions(kinds: Iterable[Kind] = KINDS) -> tuple[str, ...]:
@@ -193,27 +205,27 @@ def _products(blueprint: Blueprint) -> Iterator[tuple[Kind, int]]:
         yield _kind(tensor, blueprint), 2 * tensor.elements * share // whole
 
 
-def _mixing(layer: Layer, blueprint: Blueprint) -> Iterator[_Mixing]:
+def _mixing(layer: Layer, blueprint: Blueprint) -> Iterator[Mixing]:
     mixer, kind = layer.mixer, _mixer_kind(layer)
     match mixer:
         case Attention():
-            yield _Mixing(kind, 2 * mixer.heads * (mixer.qk_dim + mixer.v_dim), mixer.window)
+            yield Mixing(kind, 2 * mixer.heads * (mixer.qk_dim + mixer.v_dim), mixer.window)
         case LatentAttention():
             indexer = mixer.indexer
             row = mixer.kv_rank + mixer.rope_dim
             limit = None if indexer is None else indexer.top_k
-            yield _Mixing(kind, 2 * mixer.heads * (row + mixer.kv_rank), limit)
+            yield Mixing(kind, 2 * mixer.heads * (row + mixer.kv_rank), limit)
             if indexer is not None and indexer.source is None:
                 # One product per dim, and one with the head's weight in the sum over heads.
-                yield _Mixing("indexer", 2 * indexer.heads * (indexer.dim + 1))
+                yield Mixing("indexer", 2 * indexer.heads * (indexer.dim + 1))
         case GatedDeltaNet():
             state = mixer.value_heads * mixer.key_dim * mixer.value_dim
-            yield _Mixing(kind, per_token=_DELTA_FLOPS * state)
+            yield Mixing(kind, per_token=_DELTA_FLOPS * state)
     if blueprint.altup is not None:
         streams = blueprint.altup.streams
         router, mixed, corrected = streams, streams * streams, streams
         # The inventory holds the router once; it is asked before and after the layer.
-        yield _Mixing("altup", per_token=2 * blueprint.hidden * (router + mixed + corrected))
+        yield Mixing("altup", per_token=2 * blueprint.hidden * (router + mixed + corrected))
 
 
 def _ordered(found: Mapping[Kind, int]) -> Mapping[Kind, int]:
@@ -221,7 +233,7 @@ def _ordered(found: Mapping[Kind, int]) -> Mapping[Kind, int]:
 
 
 def _phase(
-    products: Mapping[Kind, int], mixing: tuple[_Mixing, ...], batch: int, context: int, *, last: bool
+    products: Mapping[Kind, int], mixing: tuple[Mixing, ...], batch: int, context: int, *, last: bool
 ) -> Phase:
     """`last`: of the last token alone; else of all tokens, the head of the last one."""
     tokens = 1 if last else context
@@ -256,6 +268,15 @@ def _layers(blueprint: Blueprint, kinds: Mapping[Kind, int]) -> Mapping[Kind, in
     return _ordered({kind: n or 1 for kind, n in found.items()})
 
 
+def terms(blueprint: Blueprint) -> Terms:
+    """The FLOPs of a model apart from context and batch."""
+    products: dict[Kind, int] = {}
+    for kind, n in _products(blueprint):
+        products[kind] = products.get(kind, 0) + n
+    mixing = tuple(item for layer in blueprint.layers for item in _mixing(layer, blueprint))
+    return Terms(MappingProxyType(products), mixing)
+
+
 def flops(blueprint: Blueprint, context: int, *, batch: int = 1) -> FlopsAccount:
     """FLOPs of `batch` sequences of `context` tokens; a context above `max_context` is counted all the same.
 
@@ -266,12 +287,9 @@ def flops(blueprint: Blueprint, context: int, *, batch: int = 1) -> FlopsAccount
             raise UsageError(f"{what} must be at least 1, not {value}")
         if value > _LARGEST:
             raise UsageError(f"{what} is too large; the most that is counted is 2^62")
-    products: dict[Kind, int] = {}
-    for kind, n in _products(blueprint):
-        products[kind] = products.get(kind, 0) + n
-    mixing = tuple(item for layer in blueprint.layers for item in _mixing(layer, blueprint))
-    prefill = _phase(products, mixing, batch, context, last=False)
-    decode = _phase(products, mixing, batch, context, last=True)
+    made = terms(blueprint)
+    prefill = _phase(made.products, made.mixing, batch, context, last=False)
+    decode = _phase(made.products, made.mixing, batch, context, last=True)
     return FlopsAccount(
         context, batch, blueprint.max_context, _layers(blueprint, prefill.by_kind), prefill, decode
     )

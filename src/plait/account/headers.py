@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from plait.blueprint.families import family
-from plait.blueprint.layout import AbsorbedKeys, Binding, Ignored, Layout, resolved
+from plait.blueprint.fit import columns_of, fits, rows_in, rows_of, stored_shapes
+from plait.blueprint.layout import Binding, Ignored, Layout, resolved
 from plait.blueprint.read.safetensors import read_checkpoint
 from plait.blueprint.read.stored import StoredTensor
 from plait.blueprint.source import Sketch, Source
@@ -113,37 +114,23 @@ def _scales(stored: Mapping[str, StoredTensor]) -> Iterable[str]:
     return (name for name in stored if name.endswith(_SCALE) and name.removesuffix(_SCALE) in stored)
 
 
-def _form(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(elements, columns): axes of length 1 and how rows are grouped are the container's own."""
-    long = _long(shape)
-    return prod(shape), long[-1] if len(long) > 1 else 1
-
-
-def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
-
-
 def _misfit(binding: Binding, roles: Mapping[str, Tensor], stored: Mapping[str, StoredTensor]) -> str | None:
     """What is wrong with the shapes of a binding's tensors, all of which are there."""
-    wanted = [roles[role].shape for role in binding.roles]
+    shapes = [roles[role].shape for role in binding.roles]
     found = [stored[name].shape for name in binding.names]
-    if isinstance(binding.transform, AbsorbedKeys):
-        # The keys are stored turned, so rows and columns of the role are not those of the tensors.
-        wanted = _absorbed(binding.transform, wanted[0][-1])
-        if list(map(_long, wanted)) == list(map(_long, found)):
+    wanted = stored_shapes(binding, shapes)
+    if wanted is not None:
+        wrong = [i for i, (shape, seen) in enumerate(zip(wanted, found, strict=True)) if not fits(binding, shape, seen)]
+        if not wrong:
             return None
-    else:
-        forms, seen = [_form(shape) for shape in wanted], [_form(shape) for shape in found]
-        same = sum(n for n, _ in forms) == sum(n for n, _ in seen)
-        if same and {columns for _, columns in forms} == {columns for _, columns in seen}:
-            return None
+        names = _some([repr(binding.names[i]) for i in wrong])
+        expected, seen_ = (_some([str(items[i]) for i in wrong]) for items in (wanted, found))
+        return f"tensor {names}: expected {expected}, found {seen_}"
+    counts = [rows_in(shape, columns_of(shapes[0])) for shape in found]
+    if None not in counts and sum(n for n in counts if n is not None) == sum(map(rows_of, shapes)):
+        return None
     names = _some([repr(name) for name in binding.names])
-    return f"tensor {names}: expected {_some(list(map(str, wanted)))}, found {_some(list(map(str, found)))}"
-
-
-def _absorbed(transform: AbsorbedKeys, rank: int) -> list[tuple[int, ...]]:
-    """Shapes of the two tensors that hold the expansion of a latent of `rank` elements: keys, then values."""
-    return [(transform.heads, rank, transform.key_dim), (transform.heads, transform.value_dim, rank)]
+    return f"tensor {names}: expected {_some(list(map(str, shapes)))}, found {_some(list(map(str, found)))}"
 
 
 def _some(items: list[str]) -> str:

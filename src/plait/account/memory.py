@@ -5,7 +5,7 @@ what this runtime holds: whole slabs of `SLAB` rows over everything a session ke
 context, never a rate; `per_token_bytes` is the growth at one context.
 
 Keys and values, latents and indexer keys are counted in the format asked for; recurrent states and convolution tails
-are float32 whatever it is. In `q8` each head's vector of a row is padded to whole blocks of 32 elements of 34 bytes,
+are float32, and float64 beside f64. In `q8` each head's vector of a row is padded to whole blocks of 32 elements of 34 bytes,
 as GGUF's q8_0 stores them; this version counts the format and does not run it.
 """
 
@@ -190,7 +190,7 @@ def _kv_format(name: str) -> Format:
 def part_bytes(part: Part, kv_format: str) -> int:
     """Bytes of one part of a law: of a row, or of a whole snapshot. Each head's vector is padded to whole blocks."""
     if part.store == "f32":
-        return part.elements * _F32_BYTES
+        return part.elements * BY_NAME["f64" if kv_format == "f64" else "f32"].block_bytes
     stored = _kv_format(kv_format)
     return part.heads * -(-part.dim // stored.block) * stored.block_bytes
 

@@ -13,7 +13,7 @@ from plait.blueprint.source import Sketch
 from plait.blueprint.state import LayerLaw, Part, Rows, WindowRows
 from plait.errors import UnsupportedError, UsageError, fault
 
-__all__ = ["outline_largest", "outline_memory", "outline_weights"]
+__all__ = ["outline_largest", "outline_laws", "outline_memory", "outline_weights"]
 
 
 def outline_weights(sketch: Sketch) -> int | None:
@@ -32,7 +32,7 @@ def outline_memory(
     UnsupportedError: the keys do not tell what every layer keeps.
     """
     return memory_of_laws(
-        _laws(sketch),
+        outline_laws(sketch),
         context,
         max_context=sketch.outline.max_context,
         weights=0 if weights is None else weights,
@@ -51,12 +51,15 @@ def outline_largest(
     if longest is None:
         raise UsageError(f"{sketch.name}: a budget needs the model's largest context, which no key states")
     return largest_of_laws(
-        _laws(sketch), budget, max_context=longest, weights=weights, batch=batch, kv_format=kv_format
+        outline_laws(sketch), budget, max_context=longest, weights=weights, batch=batch, kv_format=kv_format
     )
 
 
-def _laws(sketch: Sketch) -> tuple[LayerLaw, ...]:
-    """The laws of the layers with keys and values; the others keep none, as far as the keys tell."""
+def outline_laws(sketch: Sketch) -> tuple[LayerLaw, ...]:
+    """The laws of the layers with keys and values; the others keep none, as far as the keys tell.
+
+    UnsupportedError: the keys do not tell what every layer keeps.
+    """
     outline = sketch.outline
     if outline.doubts:
         raise UnsupportedError(

@@ -8,7 +8,7 @@ activations. `ASSUMPTIONS` says what is taken for granted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from plait.blueprint.families import family
 from plait.blueprint.source import Source
 from plait.blueprint.spec import Attention, Blueprint, LatentAttention
 from plait.blueprint.state import Alias, LayerLaw, Part, Rows, Snapshot, WindowRows, laws
-from plait.blueprint.tensors import Tensor, inventory
+from plait.blueprint.tensors import inventory
 from plait.errors import UsageError, WeightsError, fault
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Bounds",
     "Rates",
     "Traffic",
+    "WeightRead",
     "bounds",
     "decode_traffic",
     "experts_touched",
@@ -37,6 +38,8 @@ __all__ = [
     "parse_bandwidth",
     "parse_flop_rate",
     "prefill_traffic",
+    "rows_met",
+    "weight_reads",
 ]
 
 ASSUMPTIONS: Final = (
@@ -79,6 +82,29 @@ class Traffic:
     @property
     def total_bytes(self) -> int:
         return self.weights_bytes + self.state_read_bytes + self.state_written_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRead:
+    """What a step reads of one tensor of `size` bytes: all of it, of a table rows, of experts those that are chosen.
+
+    rows     of a table: how many it has; a token reads one
+    experts  (all, active a token)
+    """
+
+    size: int
+    rows: int | None = None
+    experts: tuple[int, int] | None = None
+
+    def bytes(self, tokens: int) -> int:
+        """Bytes a step of `tokens` tokens reads; of experts as many as it touches on average."""
+        if self.rows is not None:
+            # A row for each token, and no more rows than there are.
+            return self.size * min(tokens, self.rows) // self.rows
+        if self.experts is not None:
+            experts, active = self.experts
+            return round(Fraction(experts_touched(experts, active, tokens)) * self.size / experts)
+        return self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,34 +179,31 @@ def file_weights(source: Source) -> Mapping[str, int]:
     return MappingProxyType(found)
 
 
-def _weights_read(blueprint: Blueprint, sizes: Mapping[str, int], tokens: int) -> int:
-    """Bytes of weights a step of `tokens` tokens reads."""
-    total = 0
-
-    def rows(tensor: Tensor) -> int:
-        # A row for each token, and no more rows than there are.
-        return sizes[tensor.role] * min(tokens, tensor.shape[0]) // tensor.shape[0]
-
+def weight_reads(blueprint: Blueprint, sizes: Mapping[str, int]) -> Iterator[WeightRead]:
+    """What a step reads of each tensor of the text model; `sizes` are bytes of each role."""
     for tensor in inventory(blueprint):
         if tensor.part != "text" or tensor.buffer:
             continue
         active, experts = tensor.per_token
         if tensor.use == "embedding" and not (tensor.role == "embedding" and blueprint.head.tied):
-            total += rows(tensor)
+            yield WeightRead(sizes[tensor.role], rows=tensor.shape[0])
         elif active != experts:
-            total += round(Fraction(experts_touched(experts, active, tokens)) * sizes[tensor.role] / experts)
+            yield WeightRead(sizes[tensor.role], experts=(experts, active))
         else:
-            total += sizes[tensor.role]
-    return total
+            yield WeightRead(sizes[tensor.role])
+
+
+def _weights_read(blueprint: Blueprint, sizes: Mapping[str, int], tokens: int) -> int:
+    """Bytes of weights a step of `tokens` tokens reads."""
+    return sum(item.bytes(tokens) for item in weight_reads(blueprint, sizes))
 
 
 def _bytes(parts: Iterable[Part], kv_format: str) -> int:
     return sum(part_bytes(part, kv_format) for part in parts)
 
 
-def _rows_read(blueprint: Blueprint, every: Iterable[LayerLaw], context: int, kv_format: str) -> int:
-    """Bytes of rows one token reads in all layers."""
-    total = 0
+def rows_met(blueprint: Blueprint, every: Iterable[LayerLaw]) -> Iterator[tuple[Rows | WindowRows, int | None]]:
+    """The rows one token reads, law by law, and how many of them at most; None: all that the law lets it see."""
     sources: dict[int, Rows | WindowRows] = {}
     for item in every:
         mixer, law = blueprint.layers[item.layer].mixer, item.law
@@ -197,6 +220,13 @@ def _rows_read(blueprint: Blueprint, every: Iterable[LayerLaw], context: int, kv
             limit = mixer.window
         elif item.category == "rows" and isinstance(mixer, LatentAttention) and mixer.indexer is not None:
             limit = mixer.indexer.top_k
+        yield law, limit
+
+
+def _rows_read(blueprint: Blueprint, every: Iterable[LayerLaw], context: int, kv_format: str) -> int:
+    """Bytes of rows one token reads in all layers."""
+    total = 0
+    for law, limit in rows_met(blueprint, every):
         rows = len(law.read(context))
         total += (rows if limit is None else min(rows, limit)) * _bytes(law.parts, kv_format)
     return total

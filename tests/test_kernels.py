@@ -216,3 +216,15 @@ for dtype in ("float32", "bfloat16"):
     for dtype in ("float32", "bfloat16"):
         one, three = (torch.load(f"{tmp_path / threads}{dtype}") for threads in ("1", "3"))
         assert torch.equal(one, three)
+
+
+def test_an_installation_without_kernels_says_so_once(monkeypatch, smollm_gguf):
+    from click.testing import CliRunner
+
+    from plait.cli.generate import command
+
+    for built, times in ((False, 1), (True, 0)):
+        monkeypatch.setattr(kernels, "built", lambda built=built: built)
+        made = CliRunner().invoke(command, [str(smollm_gguf), "Hello", "-n", "1"])
+        assert made.exit_code == 0
+        assert made.stderr.count("installed without its native kernels") == times

@@ -84,6 +84,7 @@ def test_large_weights_take_calls_of_bounded_rows(monkeypatch):
 
 
 def test_a_form_that_loses_bits_is_not_chosen(monkeypatch):
+    monkeypatch.setattr(linear, "native", lambda: None)
     monkeypatch.setattr(linear.Reordered, "keeps_bits", lambda self: False)
     assert linear.make_linear(torch.randn(8, 8)).form == "tiled"
 
@@ -208,6 +209,7 @@ def test_a_sink_takes_its_share_and_adds_nothing():
 
 
 def test_keeps_bits_is_a_real_check(monkeypatch):
+    monkeypatch.setattr(attention, "native", lambda: None)
     assert attention.keeps_bits(4, 1, (64,), 64)
     real = attention._tile
 

@@ -214,6 +214,12 @@ def command(
     with requires("run"):
         from plait.engine.load import load
         from plait.engine.sampling import Sampling
+        from plait.runtime.kernels import built
+    if device == "cpu" and not built():
+        print(
+            "plait: note: installed without its native kernels (they need a C++20 compiler); torch computes",
+            file=sys.stderr,
+        )
     sampling = Sampling(
         temperature=temperature,
         top_k=top_k,

@@ -8,6 +8,7 @@ from torch import Tensor
 from plait.blueprint.spec import Attention
 from plait.errors import UnsupportedError
 from plait.runtime.build.builder import Builder
+from plait.runtime.build.keys_are_values import add_attend_values
 from plait.runtime.steps.attend import Attend, GateHeads, HeadNorms
 from plait.runtime.steps.stream import Project
 
@@ -18,13 +19,25 @@ def add_attention(build: Builder, index: int, mixer: Attention) -> None:
     """y = attention(x) of layer `index`, its output projection included."""
     role = f"layers.{index}.attention"
     _project(build, role, mixer)
-    own = mixer.kv_source is None
+    source = build.blueprint.layers[index if mixer.kv_source is None else mixer.kv_source].mixer
+    if isinstance(source, Attention) and source.keys_are_values:
+        add_attend_values(build, index, mixer)
+    else:
+        _attend(build, index, mixer)
+    if mixer.gate is not None:
+        build.add(GateHeads(mixer.gate.activation, mixer.heads, mixer.gate.per == "head"))
+    build.add(Project("y", build.linear([f"{role}.output"]), build.biases([f"{role}.output_bias"]), (("y", 0, None),)))
+
+
+def _attend(build: Builder, index: int, mixer: Attention) -> None:
+    """y = attention of queries, keys and values."""
+    role = f"layers.{index}.attention"
     layer = index if mixer.kv_source is None else mixer.kv_source
     norms = _head_norms(build, role, mixer)
     build.add(
         Attend(
             layer=layer,
-            stores=own,
+            stores=mixer.kv_source is None,
             slab_class=build.pool.rows_of(layer),
             heads=mixer.heads,
             rope=mixer.rope,
@@ -36,22 +49,20 @@ def add_attention(build: Builder, index: int, mixer: Attention) -> None:
             sinks=build.vector(f"{role}.sinks") if mixer.sinks else None,
             window=mixer.window,
             cap=mixer.softcap,
-            one_by_one=build.one_by_one(mixer.heads, mixer.kv_heads, mixer.qk_dim, mixer.v_dim),
+            one_by_one=build.one_by_one(mixer.heads, mixer.kv_heads, (mixer.qk_dim,), mixer.v_dim),
         )
     )
-    if mixer.gate is not None:
-        build.add(GateHeads(mixer.gate.activation, mixer.heads, mixer.gate.per == "head"))
-    build.add(Project("y", build.linear([f"{role}.output"]), build.biases([f"{role}.output_bias"]), (("y", 0, None),)))
 
 
 def _project(build: Builder, role: str, mixer: Attention) -> None:
-    """Queries, keys, values and gate of x in one product."""
+    """Queries, keys, values and gate of x in one product; no values where keys are values."""
     own = mixer.kv_source is None
+    values = own and not mixer.keys_are_values
     keys = mixer.kv_heads if own else 0
-    names = [f"{role}.query", *([f"{role}.key", f"{role}.value"] if own else [])]
+    names = [f"{role}.query", *([f"{role}.key"] if own else []), *([f"{role}.value"] if values else [])]
     heads = mixer.heads + keys
     targets: list[tuple[str, int, int | None]] = [("qk", heads * mixer.qk_dim, heads)]
-    if own:
+    if values:
         targets.append(("v", keys * mixer.v_dim, keys))
     bias = build.biases([f"{name}_bias" for name in names])
     if mixer.gate is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor
 from plait.blueprint.spec import Blueprint, Norm, Rope
 from plait.errors import UnsupportedError
 from plait.runtime.ops.attention import keeps_bits
-from plait.runtime.ops.linear import Linear, make_linear
+from plait.runtime.ops.linear import Linear, make_linear, make_linears
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Step
 from plait.runtime.steps.stream import AddTo, Embed, Normalise
-from plait.runtime.weights import Weights
+from plait.runtime.weight_source import WeightSource
 
 __all__ = ["Builder", "Numbers"]
 
@@ -42,7 +42,7 @@ class Builder:
     """
 
     def __init__(
-        self, blueprint: Blueprint, weights: Weights, numbers: Numbers, device: torch.device, pool: SlabPool
+        self, blueprint: Blueprint, weights: WeightSource, numbers: Numbers, device: torch.device, pool: SlabPool
     ) -> None:
         self.blueprint = blueprint
         self.weights = weights
@@ -53,7 +53,7 @@ class Builder:
         self.bytes = 0
         self.forms: dict[str, int] = {}
         self._tables: dict[Rope, RopeTable] = {}
-        self._steady: dict[tuple[int, int, int, int], bool] = {}
+        self._steady: dict[tuple[int, int, tuple[int, ...], int], bool] = {}
 
     def add(self, step: Step) -> None:
         """The next step of the plan."""
@@ -84,7 +84,13 @@ class Builder:
 
     def prepared(self, weight: Tensor) -> Linear:
         """A product with a weight [out, in] of the caller's making."""
-        made = make_linear(weight.to(self.device))
+        return self._counted(make_linear(weight.to(self.device)))
+
+    def stack(self, weights: Iterable[Tensor]) -> tuple[Linear, ...]:
+        """A product for each weight of one shape, taken one after the other."""
+        return tuple(self._counted(made) for made in make_linears(weight.to(self.device) for weight in weights))
+
+    def _counted(self, made: Linear) -> Linear:
         self.bytes += made.nbytes
         self.forms[made.form] = self.forms.get(made.form, 0) + 1
         return made
@@ -101,9 +107,9 @@ class Builder:
             self._tables[rope] = RopeTable(rope, self.numbers.compute, self.device)
         return self._tables[rope]
 
-    def one_by_one(self, heads: int, kv_heads: int, qk_dim: int, v_dim: int) -> bool:
+    def one_by_one(self, heads: int, kv_heads: int, dims: tuple[int, ...], v_dim: int) -> bool:
         """Whether attention with heads of this shape must take one position at a time; see `ops.attention`."""
-        shape = (heads, kv_heads, qk_dim, v_dim)
+        shape = (heads, kv_heads, dims, v_dim)
         if shape not in self._steady:
             self._steady[shape] = keeps_bits(*shape)
         return not self._steady[shape]
@@ -121,7 +127,8 @@ class Builder:
 
     def normalise(self, source: str, target: str, role: str, norm: Norm) -> None:
         """target = norm(source)."""
-        self.add(Normalise(source, target, self.norm(role, norm), norm.eps))
+        bias = self.vector(f"{role}_bias") if norm.bias else None
+        self.add(Normalise(source, target, self.norm(role, norm), norm.eps, norm.kind, bias))
 
     def join(self, role: str, norm: Norm | None) -> None:
         """h += y, normalised first where the layer has a norm after the part."""

@@ -2,28 +2,35 @@
 
     attention_reference   one formula over all keys                          oracle; does not keep the contract
     attention             over blocks of 64 keys from absolute position 0    keeps it
+    attention_native      the same by native kernels, where they can           keeps it
 
 Keys and values lie in blocks of `SLAB` tokens: block j holds rows [64 j, 64 j + 64), as [kv_heads, 64, dim]; rows not
-yet written are zero. A query at position p sees keys [max(0, p - window + 1), p].
+yet written are zero. A query at position p sees keys [max(0, p - window + 1), p], or of them those chosen for it.
+Queries and keys may come in parts, whose products are added: a score is one product over all parts end to end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import compress
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from plait.blueprint.state import SLAB
+from plait.runtime.kernels import native
 from plait.runtime.ops.activation import softcap
+from plait.runtime.ops.attention_native import attention_native, reads
 from plait.runtime.ops.exact import pointwise
 
 __all__ = ["attention", "attention_reference", "keeps_bits"]
 
 # Below this many rows the library takes other paths through a product; see `exact`.
 _MIN_ROWS: Final = 16
+# Scores of a tile at long contexts, in elements: tiles hold fewer positions, down to one, rather than more.
+_ROOM: Final = 2**25
 
 
 def attention_reference(
@@ -94,33 +101,53 @@ def _rows_of(sinks: Tensor, kv_heads: int, n: int, rows: int) -> Tensor:
     return torch.nn.functional.pad(own, (0, rows - own.shape[1]))
 
 
+def _columns(blocks: Sequence[tuple[Tensor, ...]], dtype: torch.dtype) -> list[list[Tensor]]:
+    """Of each entry of the blocks' tuples its tensors as `dtype`; an entry that stands twice is converted once."""
+    columns = [list(column) for column in zip(*blocks, strict=True)]
+    if columns[0][0].dtype == dtype:
+        return columns
+    made: list[list[Tensor]] = []
+    for i, column in enumerate(columns):
+        again = next((j for j in range(i) if columns[j][0] is column[0]), None)
+        made.append(list(torch.stack(column).to(dtype).unbind()) if again is None else made[again])
+    return made
+
+
 def _tile(
-    queries: Tensor,
+    queries: tuple[Tensor, ...],
     blocks: Sequence[tuple[Tensor, ...]],
     first_block: int,
     start: int,
     window: int | None,
     cap: float | None,
     sinks: Tensor | None,
+    hidden: Tensor | None,
 ) -> Tensor:
-    """Queries [kv_heads, group, n, d] (scaled) of one block of positions over `blocks` -> [kv_heads, group, n, dv]."""
-    kv_heads, group, n, dim = queries.shape
+    """Queries [kv_heads, group, n, d] (scaled) of one block of positions over `blocks` -> [kv_heads, group, n, dv].
+
+    hidden [blocks, n, SLAB]: where it is True the key is not seen; None: position and window decide.
+    """
+    kv_heads, group, n, _ = queries[0].shape
     real = group * n
     rows = max(real, _MIN_ROWS)
-    dtype = queries.dtype
-    q = queries.reshape(kv_heads, real, dim)
+    dtype = queries[0].dtype
+    qs = [q.reshape(kv_heads, real, -1) for q in queries]
     if rows != real:
-        q = torch.nn.functional.pad(q, (0, 0, 0, rows - real))
-    keys, values = [block[0] for block in blocks], [block[1] for block in blocks]
-    if keys[0].dtype != dtype:
-        keys, values = list(torch.stack(keys).to(dtype).unbind()), list(torch.stack(values).to(dtype).unbind())
-    scores = torch.empty(len(blocks), kv_heads, rows, SLAB, dtype=dtype, device=q.device)
-    for block, part in zip(keys, scores.unbind(), strict=True):
-        torch.bmm(q, block.mT, out=part)
+        qs = [torch.nn.functional.pad(q, (0, 0, 0, rows - real)) for q in qs]
+    *keys, values = _columns(blocks, dtype)
+    scores = torch.empty(len(blocks), kv_heads, rows, SLAB, dtype=dtype, device=qs[0].device)
+    for j, part in enumerate(scores.unbind()):
+        torch.bmm(qs[0], keys[0][j].mT, out=part)
+        for q, more in zip(qs[1:], keys[1:], strict=True):
+            part.baddbmm_(q, more[j].mT)
     if cap is not None:
         scores = softcap(scores.view(-1, SLAB), cap).view_as(scores)
     seen = scores[:, :, :real].view(-1, kv_heads, group, n, SLAB).unbind()
-    _hide(seen, first_block, start, n, window)
+    if hidden is None:
+        _hide(seen, first_block, start, n, window)
+    else:
+        for block, mask in zip(seen, hidden.unbind(), strict=True):
+            block.masked_fill_(mask, -torch.inf)
     most = scores.amax((0, 3), keepdim=True)
     sink = None if sinks is None else _rows_of(sinks, kv_heads, n, rows)
     if sink is not None:
@@ -131,7 +158,7 @@ def _tile(
     total = weights.sum(-1).cumsum(0)[-1]
     if sink is not None:
         total += pointwise(torch.exp, sink - most[0, ..., 0])
-    mixed = torch.zeros(kv_heads, rows, values[0].shape[-1], dtype=dtype, device=q.device)
+    mixed = torch.zeros(kv_heads, rows, values[0].shape[-1], dtype=dtype, device=scores.device)
     for block, part in zip(values, weights.unbind(), strict=True):
         mixed.baddbmm_(part, block)
     mixed /= total[..., None]
@@ -139,7 +166,7 @@ def _tile(
 
 
 def attention(
-    queries: Tensor,
+    queries: tuple[Tensor, ...],
     blocks: Sequence[tuple[Tensor, ...]],
     *,
     start: int,
@@ -149,50 +176,75 @@ def attention(
     cap: float | None,
     out: Tensor,
     sinks: Tensor | None = None,
+    chosen: Tensor | None = None,
     one_by_one: bool = False,
 ) -> None:
     """Attention of one sequence's new tokens.
 
-    queries      [n, heads, d], at positions start .. start + n - 1
-    blocks       (keys, values) of blocks first_block .. , up to the one that holds the last query
+    queries      parts [n, heads, d], at positions start .. start + n - 1
+    blocks       (keys of each part ..., values) of blocks first_block .. , up to the one that holds the last query
     out          [n, heads, dv], written
     sinks        [heads]: scores that take part in the softmax and add no value
+    chosen       [n, positions from 0 on]: each query sees only keys where it is True, at least one and none that comes
+                 later; then there is no window and blocks begin at 0
     one_by_one   a call of the library never holds two positions: for machines where `keeps_bits` says no
 
-    Queries are taken in tiles that end where key blocks end; each tile reduces over its blocks in order.
+    Queries are taken in tiles that end where key blocks end, or before; each tile reduces over its blocks in order.
+    Blocks of which no query of a tile sees a key are passed over: they would add zeros.
     """
-    n, heads, dim = queries.shape
+    kernels = native()
+    if kernels is not None and chosen is None and reads(queries, blocks, out):
+        attention_native(
+            kernels,
+            queries[0],
+            blocks,
+            start=start,
+            first_block=first_block,
+            scale=scale,
+            window=window,
+            cap=cap,
+            out=out,
+            sinks=sinks,
+        )
+        return
+    n, heads, _ = queries[0].shape
     kv_heads = blocks[0][0].shape[0]
-    scaled = queries if scale == 1.0 else queries * scale
+    scaled = queries if scale == 1.0 else tuple(part * scale for part in queries)
     done = 0
     while done < n:
         at = start + done
-        count = 1 if one_by_one else min(n - done, SLAB - at % SLAB)
         low = 0 if window is None else max(0, at - window + 1) // SLAB
-        tile = scaled[done : done + count].view(count, kv_heads, heads // kv_heads, dim).permute(1, 2, 0, 3)
         used = blocks[low - first_block : at // SLAB + 1 - first_block]
-        mixed = _tile(tile, used, low, at, window, cap, sinks)
-        out[done : done + count] = mixed.permute(2, 0, 1, 3).reshape(count, heads, -1)
+        room = 1 if one_by_one else max(1, _ROOM // (heads * SLAB * len(used)))
+        count = min(n - done, SLAB - at % SLAB, room)
+        rows = slice(done, done + count)
+        tile = tuple(q[rows].view(count, kv_heads, heads // kv_heads, -1).permute(1, 2, 0, 3) for q in scaled)
+        hidden = None
+        if chosen is not None:
+            seen = chosen[rows, : len(used) * SLAB].view(count, -1, SLAB).transpose(0, 1)
+            some = seen.any((1, 2))
+            used, hidden = list(compress(used, some.tolist())), ~seen[some]
+        mixed = _tile(tile, used, low, at, window, cap, sinks, hidden)
+        out[rows] = mixed.permute(2, 0, 1, 3).reshape(count, heads, -1)
         done += count
 
 
-def keeps_bits(heads: int, kv_heads: int, dim: int, v_dim: int) -> bool:
-    """Rows come out alike in tiles of several sizes, on this machine and for heads of this shape."""
+def keeps_bits(heads: int, kv_heads: int, dims: tuple[int, ...], v_dim: int) -> bool:
+    """Rows come out alike in tiles of several sizes, on this machine and for heads of this shape; `dims` of parts."""
     generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(SLAB, heads, dim, generator=generator)
+    queries = [torch.randn(SLAB, heads, dim, generator=generator) for dim in dims]
     blocks = [
-        (torch.randn(kv_heads, SLAB, dim, generator=generator), torch.randn(kv_heads, SLAB, v_dim, generator=generator))
-        for _ in range(2)
+        tuple(torch.randn(kv_heads, SLAB, dim, generator=generator) for dim in (*dims, v_dim)) for _ in range(2)
     ]
 
     def run(first: int, stop: int) -> Tensor:
         out = torch.empty(stop - first, heads, v_dim)
         attention(
-            queries[first:stop],
+            tuple(part[first:stop] for part in queries),
             blocks,
             start=SLAB + first,
             first_block=0,
-            scale=dim**-0.5,
+            scale=sum(dims) ** -0.5,
             window=None,
             cap=None,
             out=out,

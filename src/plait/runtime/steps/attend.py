@@ -128,7 +128,7 @@ class Attend(Step):
         blocks = [slab.views[self.layer] for slab in run.slabs[low - run.first :]]
         out = torch.empty(q.shape[0], self.heads, blocks[0][1].shape[-1], dtype=q.dtype, device=q.device)
         attention(
-            q,
+            (q,),
             blocks,
             start=start,
             first_block=low,

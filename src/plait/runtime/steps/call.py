@@ -51,8 +51,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class EndLayer(Step):
-    """The stream `h` is a layer's output: recorded where the call has a trace."""
+    """A layer ends: its output is recorded where the call has a trace.
+
+    source  `h` [n, hidden], or `streams` [streams, n, hidden] where a layer has several
+    """
+
+    source: str
 
     def __call__(self, call: Call) -> None:
         if call.trace is not None:
-            call.trace.append(call.registers["h"].clone())
+            call.trace.append(call.registers[self.source].clone())

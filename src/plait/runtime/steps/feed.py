@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from plait.runtime.ops.activation import activate
+from plait.runtime.ops.activation import gated
 from plait.runtime.ops.linear import Linear
+from plait.runtime.ops.sparse import keep_largest
 from plait.runtime.steps.call import Call, Step
 
 __all__ = ["Feed"]
@@ -15,7 +16,10 @@ __all__ = ["Feed"]
 
 @dataclass(frozen=True, slots=True)
 class Feed(Step):
-    """y = down(activation(gate) * up), gate and up the two halves of `x`'s projection."""
+    """y = down(activation(gate) * up), gate and up the two halves of `x`'s projection.
+
+    deviations  of the gate only what exceeds the mean of its row by so many standard deviations is kept, None: all
+    """
 
     width: int
     activation: str
@@ -23,12 +27,13 @@ class Feed(Step):
     fused_bias: Tensor | None
     down: Linear
     down_bias: Tensor | None
+    deviations: float | None = None
 
     def __call__(self, call: Call) -> None:
         both = self.fused(call.registers["x"])
         if self.fused_bias is not None:
             both += self.fused_bias
-        inner = activate(self.activation, both[:, : self.width])
-        inner *= both[:, self.width :]
-        y = self.down(inner)
+        if self.deviations is not None:
+            both[:, : self.width] = keep_largest(both[:, : self.width], self.deviations)
+        y = self.down(gated(self.activation, both))
         call.registers["y"] = y if self.down_bias is None else y + self.down_bias

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from plait.runtime.ops.activation import softcap
 from plait.runtime.ops.linear import Linear
-from plait.runtime.ops.norm import rms_norm
+from plait.runtime.ops.norm import layer_norm, rms_norm
 from plait.runtime.packed import Packed
 from plait.runtime.steps.call import Call, Step
 
@@ -32,15 +33,19 @@ class Embed(Step):
 
 @dataclass(frozen=True, slots=True)
 class Normalise(Step):
-    """target = norm(source)."""
+    """target = norm(source) + bias."""
 
     source: str
     target: str
     weight: Tensor | None
     eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    bias: Tensor | None = None
 
     def __call__(self, call: Call) -> None:
-        call.registers[self.target] = rms_norm(call.registers[self.source], self.weight, self.eps)
+        norm = rms_norm if self.kind == "rms" else layer_norm
+        y = norm(call.registers[self.source], self.weight, self.eps)
+        call.registers[self.target] = y if self.bias is None else y + self.bias
 
 
 @dataclass(frozen=True, slots=True)

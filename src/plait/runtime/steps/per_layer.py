@@ -1,0 +1,89 @@
+"""The steps of per-layer embeddings, and of the number that scales a layer's output.
+
+Registers: `inputs` [n, layers, dim], what each layer gets of each token of a call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plait.runtime.ops.activation import activate
+from plait.runtime.ops.linear import Linear
+from plait.runtime.ops.norm import rms_norm
+from plait.runtime.packed import Packed
+from plait.runtime.steps.call import Call, Step
+
+__all__ = ["AddInput", "Inputs", "Scale"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs(Step):
+    """inputs = (rows of the table * token_scale + norm(projection of h * projection_scale)) * combine_scale.
+
+    Only the rows of the call's tokens are read. Tokens beyond the table read its row 0 (transformers 5.24,
+    Gemma3nTextModel.get_per_layer_inputs).
+
+    table   as stored, mapped
+    stored  the type its rows are rounded to first
+    """
+
+    table: Packed
+    dim: int
+    stored: torch.dtype
+    token_scale: float
+    projection: Linear
+    projection_scale: float
+    combine_scale: float
+    weight: Tensor | None
+    eps: float
+
+    def __call__(self, call: Call) -> None:
+        h = call.registers["h"]
+        ids = call.tokens.where(call.tokens < self.table.shape[0], 0)
+        rows = self.table.rows(ids, self.stored).to(h.device, h.dtype) * self.token_scale
+        projected = (self.projection(h) * self.projection_scale).view(h.shape[0], -1, self.dim)
+        own = rms_norm(projected, self.weight, self.eps)
+        call.registers["inputs"] = (own + rows.view_as(own)) * self.combine_scale
+
+
+@dataclass(frozen=True, slots=True)
+class AddInput(Step):
+    """h += norm(projection(activation(gate(h)) * the layer's input)).
+
+    active  of several streams: the gate reads stream `active`, and what comes of it is added to all but the first
+    factor  on that stream before the gate
+    """
+
+    layer: int
+    activation: str
+    gate: Linear
+    projection: Linear
+    weight: Tensor | None
+    eps: float
+    active: int | None = None
+    factor: Tensor | None = None
+
+    def __call__(self, call: Call) -> None:
+        if self.active is None:
+            call.registers["h"] += self._of(call.registers["h"], call)
+            return
+        streams = call.registers["streams"]
+        x = streams[self.active]
+        streams[1:] += self._of(x if self.factor is None else x * self.factor, call)
+
+    def _of(self, x: Tensor, call: Call) -> Tensor:
+        gated = activate(self.activation, self.gate(x)) * call.registers["inputs"][:, self.layer]
+        return rms_norm(self.projection(gated), self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Step):
+    """h *= one stored number."""
+
+    factor: Tensor
+
+    def __call__(self, call: Call) -> None:
+        call.registers["h"] *= self.factor

@@ -1,4 +1,4 @@
-"""Random checkpoints that are not written: models that do not run, and what a container has no words for."""
+"""Random checkpoints that are not written: what a container has no words for, and what must not be promised."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from plait.blueprint.catalog import entry, names
-from plait.blueprint.check import not_run
+from plait.blueprint.catalog import entry
 from plait.blueprint.read.hub import HubModel
 from plait.blueprint.shrink import tiny
 from plait.blueprint.source import from_config, open_model
@@ -23,9 +22,7 @@ from plait.runtime.checkpoint import Written, write_random
 from plait.runtime.checkpoint_gguf import text_alone
 from plait.runtime.weights import open_weights
 
-NOT_RUN = tuple(name for name in names() if not_run(open_model(name).blueprint))
-
-# A mixture of experts whose every layer is dense, so it runs; published files have both keys.
+# A mixture of experts whose every layer is dense, so a GGUF file has no words for it.
 DENSE_OF_MIXTURE: dict[str, Any] = {
     "model_type": "glm4_moe",
     "vocab_size": 300,
@@ -69,24 +66,24 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-@pytest.mark.parametrize("options", [(), ("--gguf",), ("--scale", "tiny")], ids=" ".join)
-@pytest.mark.parametrize("name", NOT_RUN)
-def test_models_that_do_not_run_are_not_written(
-    name: str, options: tuple[str, ...], tmp_path: Path, refused: Any
-) -> None:
-    text = refused(name, "-o", str(tmp_path / "new" / "out"), *options)
-    assert f"{name}: this version describes it and cannot run or write " in text
-    assert all(kind in text for kind in not_run(open_model(name).blueprint))
+@pytest.mark.parametrize("options", [(), ("--scale", "tiny")], ids=" ".join)
+def test_a_model_without_a_gguf_architecture(options: tuple[str, ...], tmp_path: Path, refused: Any) -> None:
+    text = refused("deepseek-v3.2", "-o", str(tmp_path / "new" / "out"), "--gguf", *options)
+    assert "GGUF files of DeepSeek-V3.2: expected an architecture of llama.cpp for it" in text
     assert not list(tmp_path.iterdir())
 
 
-def test_the_writer_itself_refuses_them(tmp_path: Path) -> None:
-    for name in NOT_RUN:
-        source = open_model(name)
-        assert source.entry is not None
-        for gguf in (False, True):
-            with pytest.raises(UnsupportedError, match="cannot run or write"):
-                write_random(source.blueprint, source.entry.config, tmp_path / "new" / "out", seed=0, gguf=gguf)
+@pytest.mark.parametrize("options", [(), ("--gguf",)], ids=" ".join)
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "deepseek-v3"])
+def test_fp8_is_for_models_that_declare_it(
+    name: str, options: tuple[str, ...], tmp_path: Path, refused: Any
+) -> None:
+    arguments = (name, "-o", str(tmp_path / "out"), "--scale", "tiny", "--format", "fp8", *options)
+    if name == "deepseek-v3" and not options:
+        done = CliRunner().invoke(command, arguments, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return
+    assert "found 'fp8'" in refused(*arguments)
     assert not list(tmp_path.iterdir())
 
 
@@ -122,7 +119,6 @@ def test_text_alone_has_nothing_of_another_container() -> None:
 
 def test_written_weights_are_whole_and_the_config_says_so(tmp_path: Path) -> None:
     declared = from_config(DENSE_OF_MIXTURE, file="test")[0]
-    assert not_run(declared) == ()
     assert declared.quantization is not None
     assert declared.mtp is not None
     done = write(DENSE_OF_MIXTURE, tmp_path / "out")

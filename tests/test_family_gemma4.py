@@ -122,7 +122,6 @@ def test_mixture_beside_the_dense_layer() -> None:
 
 def test_what_is_not_run_is_said() -> None:
     assert {"keys that are values", "layer scalars"} <= set(not_run(open_model("gemma-4-12b").blueprint))
-    assert "mixtures of experts" in not_run(open_model("gemma-4-26b-a4b").blueprint)
     assert {"per-layer embeddings", "shared keys and values"} <= set(not_run(open_model("gemma-4-e4b").blueprint))
 
 

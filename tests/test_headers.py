@@ -289,10 +289,8 @@ def test_turned_keys_that_do_not_fit(config: Callable[[], dict[str, Any]]) -> No
     heads, rank, key_dim = shapes["blk.1.attn_k_b.weight"]
     for wrong in ((heads, key_dim, rank), (heads * rank, key_dim), (heads, rank, key_dim + 1)):
         made = compare(blueprint, Headers("gguf", stored({**shapes, "blk.1.attn_k_b.weight": wrong}, "f32")), 0)
-        value = shapes["blk.1.attn_v_b.weight"]
         assert made.differences == (
-            "tensor 'blk.1.attn_k_b.weight' + 'blk.1.attn_v_b.weight': "
-            f"expected {(heads, rank, key_dim)} + {value}, found {wrong} + {value}",
+            f"tensor 'blk.1.attn_k_b.weight': expected {(heads, rank, key_dim)}, found {wrong}",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,31 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from plait.blueprint.catalog import entry
+from plait.blueprint.layout import PermutedRows
 from plait.blueprint.shrink import tiny
 from plait.blueprint.source import from_config, open_model
 from plait.blueprint.tensors import inventory
 from plait.errors import FileFormatError, UnsupportedError, WeightsError
 from plait.runtime.checkpoint import write_random
-from plait.runtime.weights import Weights, _half_split_rows, open_weights
+from plait.runtime.weight_transforms import stored_rows
+from plait.runtime.weights import Weights, open_weights
 
+MIXED = (
+    "deepseek-v3",
+    "gemma-3n-e2b",
+    "gemma-4-12b",
+    "gemma-4-26b-a4b",
+    "gemma-4-e2b",
+    "glm-4.5",
+    "glm-5",
+    "mimo-v2-flash",
+    "minimax-m2",
+    "qwen3-30b-a3b",
+    "qwen3-next-80b-a3b",
+    "qwen3.5-0.8b",
+    "qwen3.5-35b-a3b",
+    "qwen3.6-27b",
+)
 MODELS = ("smollm2-135m", "qwen3-4b", "gemma-2-9b", "gemma-3-270m", "gemma-3-4b", "spark-x2.5-4b")
 
 
@@ -49,8 +68,9 @@ def edited(directory: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -
     return directory
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("form", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(
+    ("name", "form"), [*product(MODELS, ("f32", "bf16", "f16")), *((name, "bf16") for name in MIXED)]
+)
 def test_containers_hold_the_same_weights(name: str, form: str, tmp_path: Path) -> None:
     config = config_of(name)
     one = opened(written(config, tmp_path / "one", format=form))
@@ -77,7 +97,8 @@ def test_rows_are_put_back_as_converters_permute_them(heads: int, pairs: int, co
     model = torch.arange(heads * d * columns, dtype=torch.float32).reshape(heads * d, columns)
     # what converters to GGUF write for q and k of the llama architecture
     stored = model.reshape(heads, 2, d // 2, columns).swapaxes(1, 2).reshape(model.shape)
-    assert torch.equal(stored[_half_split_rows(heads * d, heads)], model)
+    at = stored_rows(PermutedRows(heads), 0, heads * d, heads * d)
+    assert torch.equal(stored[torch.as_tensor(list(at))], model)
 
 
 def test_a_llama_gguf_stores_permuted_rows(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from plait.blueprint.spec import (
     Attention,
     Blueprint,
     Both,
-    Gated,
     GatedDeltaNet,
     LatentAttention,
     Layer,
@@ -107,36 +106,31 @@ def check(blueprint: Blueprint, file: str) -> Blueprint:
     return blueprint
 
 
-def _layer_kinds_not_run(layer: Layer) -> list[str]:
-    found: list[str] = []
-    mixer, part = layer.mixer, layer.feed_forward
-    if isinstance(mixer, LatentAttention):
-        found.append("latent attention")
-        if mixer.indexer is not None:
-            found.append("sparse attention by an indexer")
-    elif isinstance(mixer, GatedDeltaNet):
-        found.append("Gated DeltaNet")
-    else:
-        kinds = {
-            "keys that are values": mixer.keys_are_values,
-        }
-        found += [kind for kind, there in kinds.items() if there]
-    if not isinstance(part, Gated):
-        found.append("mixtures of experts")
-    elif part.sparsity is not None:
-        found.append("sparse activations")
-    if layer.per_layer_input:
-        found.append("per-layer embeddings")
-    if layer.laurel_rank is not None:
-        found.append("learned augmented residuals")
-    if layer.scalar:
-        found.append("layer scalars")
-    return found
+def _folds(layer: Layer, blueprint: Blueprint) -> bool:
+    """Keys that are values are one normed vector, whose norm as a key differs from that as a value by a weight alone."""
+    mixer = layer.mixer
+    if not isinstance(mixer, Attention):
+        return True
+    source = mixer if mixer.kv_source is None else blueprint.layers[mixer.kv_source].mixer
+    if not isinstance(source, Attention) or not source.keys_are_values:
+        return True
+    qk_norm, v_norm = mixer.qk_norm, mixer.v_norm
+    return (
+        qk_norm is not None
+        and qk_norm.over == "head"
+        and qk_norm.norm.weight
+        and (qk_norm.norm.kind, qk_norm.norm.bias) == ("rms", False)
+        and v_norm is not None
+        and v_norm.eps == qk_norm.norm.eps
+    )
 
 
 def not_run(blueprint: Blueprint) -> tuple[str, ...]:
     """Kinds of parts of the text model that this version describes and counts but does not run; none: it runs."""
-    found = ["alternating updates"] if blueprint.altup is not None else []
+    found = []
     for layer in blueprint.layers:
-        found += _layer_kinds_not_run(layer)
+        if not _folds(layer, blueprint):
+            found.append("keys that are values, of other norms than a head's")
+        if layer.scalar and blueprint.altup is not None:
+            found.append("layer scalars of several streams")
     return tuple(dict.fromkeys(found))

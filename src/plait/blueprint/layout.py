@@ -104,11 +104,14 @@ class Binding:
 
     Names are format strings over the words of a root, `{body}layers.0.mlp.up_proj.weight`. Axes of length 1, and the
     axis of the experts where each lies in a tensor of its own, are the container's: what counts is rows and columns.
+
+    axes  of the one tensor, where they are not those of the roles joined
     """
 
     roles: tuple[str, ...]
     names: tuple[str, ...]
     transform: Transform | None = None
+    axes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,218 +1,206 @@
-"""A config made small for tests: the same family, layer pattern and settings, sizes that run in milliseconds.
-
-Each rule is one entry of a table: the key, and its value in the small config.
-"""
+"""A config made small for tests: the same family, layer pattern and settings, sizes that run in milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from math import isclose, lcm
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import groupby
+from math import isclose
 from typing import Any, Final
 
-from plait.blueprint.check import not_run
+from plait.blueprint.shrink_sections import (
+    moved_tokens,
+    small_audio,
+    small_quantization,
+    small_vision,
+    tokens_moved,
+)
+from plait.blueprint.shrink_sizes import WINDOW, Sizes, changed_size, sizes_of
 from plait.blueprint.source import from_config
 from plait.blueprint.spec import Attention, Blueprint, Layer
-from plait.errors import UnsupportedError, fault
+from plait.errors import UnsupportedError, UserError, fault
 
-__all__ = ["tiny"]
+__all__ = ["layer_choices", "layer_words", "tiny"]
 
-_VOCABULARY: Final = 512
-_WINDOW: Final = 8
-_HIDDEN: Final = 64
-_BLOCK: Final = 32  # rows are multiples of it, so that the 32-element block formats can store them
 _MOST_LAYERS: Final = 8
-_HEAD_DIMS: Final = (16, 32, 64, 128)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Sizes of the small model; `kept` are the layers of the large one that it keeps."""
-
-    kept: tuple[int, ...]
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden: int
-    vocabulary: int
-    windowed: bool
-
-    @property
-    def width(self) -> int:
-        """Of the feed-forward, unlike every other size, so that a mixed-up axis shows."""
-        return self.hidden + _BLOCK
-
-
-# Keys that fix a size: written whether or not the config has them, as a family's default may be large.
-_SIZES: Final[Mapping[str, Callable[[_Sizes], int]]] = MappingProxyType(
-    {
-        "hidden_size": lambda s: s.hidden,
-        "intermediate_size": lambda s: s.width,
-        "num_hidden_layers": lambda s: len(s.kept),
-        "num_attention_heads": lambda s: s.heads,
-        "num_key_value_heads": lambda s: s.kv_heads,
-        "head_dim": lambda s: s.head_dim,
-        "vocab_size": lambda s: s.vocabulary,
-    }
-)
-
-# Keys that are changed where they stand, from their value.
-_CHANGED: Final[Mapping[str, Callable[[Any, _Sizes], object]]] = MappingProxyType(
-    {
-        "layer_types": lambda value, s: [value[i] for i in s.kept],
-        "max_window_layers": lambda value, s: sum(i < value for i in s.kept),
-        "sliding_window": lambda value, s: min(value, _WINDOW),
-        "sliding_window_size": lambda value, s: min(value, _WINDOW),
-    }
-)
-
-_VISION: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "hidden_size": 32,
-        "image_size": 56,
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 2,
-        "patch_size": 14,
-    }
-)
-# Sizes of vision towers of another kind: beside the keys above they would contradict or outgrow them.
-_OTHER_VISION: Final = ("depth", "embed_dim", "num_heads", "out_hidden_size")
 _IMAGE_TOKENS: Final = 4
-
 _SCALE_KEY: Final = "query_pre_attn_scalar"
+_ROPES: Final = ("rope_parameters", "rope_scaling")
+# Factors that follow from sizes, so that they differ where words are equal.
+_FROM_SIZES: Final = frozenset({"scale", "input_factor"})
 
 
 def tiny(config: Mapping[str, object]) -> dict[str, object]:
     """The keys of `config` with small sizes, at any depth; all other keys as they are.
 
-    Kept: one or two periods of the layer pattern (of a pattern without a period, one layer of each run), query heads
-    per KV head, the share of a head that is rotated, how the query scale follows from the sizes. Token ids beyond the
-    small vocabulary move to its end. ConfigError, UnsupportedError: a config that cannot be read. UnsupportedError: a
-    model with parts that are not run, for whose sizes there are no rules; a vision tower of unknown sizes.
+    Kept: one or two periods of the layer pattern (of a pattern without a period, the first layers if they show every
+    kind, else one or two of each run, runs that repeat once), every kind of layer, query heads per KV head, the share
+    of a head that is rotated, how the query scale follows from the sizes. Token ids beyond the small vocabulary move
+    to its end. ConfigError, UnsupportedError: a config that cannot be read. UnsupportedError: no small config has the
+    same kinds of layers.
     """
     blueprint, _ = from_config(config, file="config")
-    missing = not_run(blueprint)
-    if missing:
-        what = f"{blueprint.family}: this version has no rules for a small config with {', '.join(missing)}"
-        raise UnsupportedError(fault(what, advice="only models that it runs are made small"))
-    sizes = _sizes(blueprint)
-    moved = _moved_tokens(config, sizes.vocabulary)
-    small = _tokens_moved(config, moved)
+    layers = tuple(layer_words(layer) for layer in blueprint.layers)
+    wrong = fault("another pattern", expected="one that a few layers show", found=f"{len(layers)} layers")
+    for kept in layer_choices(layers):
+        try:
+            made = _with_scale(_made(config, blueprint, sizes_of(blueprint, kept)), blueprint)
+            small, _ = from_config(made, file="small config")
+        except UserError as error:
+            wrong = str(error)
+            continue
+        if [layer_words(layer) for layer in small.layers] == [layers[i] for i in kept]:
+            return made
+    raise UnsupportedError(f"{blueprint.family}: this version has no rules for a small config of this model: {wrong}")
+
+
+# -- layers ----------------------------------------------------------------------------------------------------------
+
+
+def layer_words(value: Any, name: str = "") -> object:
+    """What is said of a layer, without sizes: numbers of layers count as `another layer`."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value).__name__, tuple(layer_words(getattr(value, f.name), f.name) for f in fields(value))
+    if isinstance(value, tuple):
+        return tuple(layer_words(item, name) for item in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return "size" if isinstance(value, int) or name in _FROM_SIZES else value
+
+
+def layer_choices(layers: Sequence[object]) -> Iterator[tuple[int, ...]]:
+    """Layers to keep, the best first: periods, else the first layers, where they soon show every kind, else the runs.
+
+    The last choice, long, is for configs that state such a pattern by a rule and not by a list.
+    """
+    count, every = len(layers), set(layers)
+    shown = next(n for n in range(1, count + 1) if set(layers[:n]) == every)
+    period = next(p for p in range(1, count + 1) if all(layers[i] == layers[i % p] for i in range(p, count)))
+    if period <= _MOST_LAYERS:
+        yield tuple(range(min(count, 2 * period if 2 * period <= _MOST_LAYERS else period)))
+    if shown < _MOST_LAYERS:
+        yield tuple(range(min(shown + 1, count)))
+    runs = [[i for i, _ in run] for _, run in groupby(enumerate(layers), key=lambda item: item[1])]
+    folded = _folded(runs, layers)
+    for each in (2, 1):
+        kept = tuple(i for run in folded for i in run[:each])
+        if len(kept) <= _MOST_LAYERS or each == 1:
+            yield kept
+    yield tuple(range(shown))
+
+
+def _folded(runs: list[list[int]], layers: Sequence[object]) -> list[list[int]]:
+    """The runs without those that repeat the runs just before them."""
+    made: list[list[int]] = []
+    for run in runs:
+        made.append(run)
+        kinds = [layers[r[0]] for r in made]
+        for width in range(1, len(made) // 2 + 1):
+            if kinds[-width:] == kinds[-2 * width : -width]:
+                del made[-width:]
+                break
+    return made
+
+
+# -- keys ------------------------------------------------------------------------------------------------------------
+
+
+def _made(config: Mapping[str, object], blueprint: Blueprint, sizes: Sizes) -> dict[str, object]:
+    moved = moved_tokens(config, sizes.vocabulary)
+    small = tokens_moved(config, moved)
     nested = config.get("text_config")
     if isinstance(nested, Mapping):
-        small["text_config"] = _text(_tokens_moved(nested, moved), sizes)
+        small["text_config"] = _text(tokens_moved(nested, moved), blueprint, sizes, "text_config.")
     else:
-        small = _text(small, sizes)
-    vision = config.get("vision_config")
+        small = _text(small, blueprint, sizes, "")
+    vision, audio, quantization = (small.get(f"{name}_config") for name in ("vision", "audio", "quantization"))
     if isinstance(vision, Mapping):
-        strange = next((key for key in _OTHER_VISION if key in vision), None)
-        if strange is not None:
-            what = f"{blueprint.family}: this version has no rules for a small vision tower with the key {strange!r}"
-            raise UnsupportedError(fault(what, expected="sizes under " + ", ".join(_VISION)))
-        small["vision_config"] = {**vision, **_VISION}
-        small["mm_tokens_per_image"] = _IMAGE_TOKENS
-    return _with_scale(small, blueprint)
-
-
-def _attention(blueprint: Blueprint) -> Attention:
-    for layer in blueprint.layers:
-        if isinstance(layer.mixer, Attention):
-            return layer.mixer
-    raise UnsupportedError(fault("a model without attention layers", expected="at least one to take sizes from"))
-
-
-def _sizes(blueprint: Blueprint) -> _Sizes:
-    mixer = _attention(blueprint)
-    group = mixer.heads // mixer.kv_heads
-    kv_heads = 2 if mixer.kv_heads > 1 and group <= 4 else 1
-    heads = group * kv_heads
-    head_dim = next(
-        (dim for dim in _HEAD_DIMS if heads * dim % _BLOCK == 0 and _rotates(blueprint, mixer.qk_dim, dim)), None
-    )
-    if head_dim is None:
-        raise UnsupportedError(
-            fault("the share of a head that is rotated", expected="one that a small head can have", found=mixer.rope)
-        )
-    if mixer.heads * mixer.qk_dim == blueprint.hidden:
-        hidden = heads * head_dim
-    else:
-        step = lcm(_BLOCK, heads)
-        hidden = -(-_HIDDEN // step) * step
-    windowed = any(isinstance(layer.mixer, Attention) and layer.mixer.window is not None for layer in blueprint.layers)
-    return _Sizes(
-        kept=_kept(blueprint.layers),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden=hidden,
-        vocabulary=min(blueprint.vocabulary, _VOCABULARY),
-        windowed=windowed,
-    )
-
-
-def _rotates(blueprint: Blueprint, before: int, after: int) -> bool:
-    """A head of `after` dims rotates the same share of its dims as one of `before`, in whole pairs."""
-    pairs = {m.rope.pairs for layer in blueprint.layers if isinstance(m := layer.mixer, Attention) and m.rope}
-    return all(count * after % before == 0 for count in pairs)
-
-
-def _kept(layers: Sequence[Layer]) -> tuple[int, ...]:
-    """Layers to keep: two periods of the pattern, one where two are too many; without a period, one of each run."""
-    count = len(layers)
-    period = next(p for p in range(1, count + 1) if all(layers[i] == layers[i % p] for i in range(p, count)))
-    if period > _MOST_LAYERS:
-        runs = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(layers)) if a != b)]
-        return tuple(runs[:_MOST_LAYERS])
-    return tuple(range(min(count, 2 * period if 2 * period <= _MOST_LAYERS else period)))
-
-
-def _text(config: Mapping[str, object], sizes: _Sizes) -> dict[str, object]:
-    small = dict(config)
-    for key, size in _SIZES.items():
-        small[key] = size(sizes)
-    for key, change in _CHANGED.items():
-        if small.get(key) is not None:
-            small[key] = change(small[key], sizes)
-    if sizes.windowed and not any(small.get(key) is not None for key in ("sliding_window", "sliding_window_size")):
-        small["sliding_window"] = _WINDOW
+        patches = "vision.image_size" in blueprint.evidence
+        small["vision_config"] = small_vision(vision, sizes.hidden, patches=patches)
+        if patches:
+            small["mm_tokens_per_image"] = _IMAGE_TOKENS
+    if isinstance(audio, Mapping):
+        small["audio_config"] = small_audio(audio)
+    if isinstance(quantization, Mapping):
+        small["quantization_config"] = small_quantization(quantization, sizes.kept, len(blueprint.layers))
     return small
 
 
-def _token_keys(config: Mapping[str, object]) -> Iterator[str]:
-    return (key for key in config if key.endswith(("_token_id", "_token_index")))
-
-
-def _ids(value: object) -> list[int]:
-    items = value if isinstance(value, list | tuple) else [value]
-    return [item for item in items if isinstance(item, int) and not isinstance(item, bool)]
-
-
-def _moved_tokens(config: Mapping[str, object], vocabulary: int) -> dict[int, int]:
-    """Where each token id beyond the vocabulary goes: the last ids of it that nothing else has."""
-    sections = [config, *(value for value in config.values() if isinstance(value, Mapping))]
-    ids = {token for section in sections for key in _token_keys(section) for token in _ids(section[key])}
-    free = (token for token in reversed(range(vocabulary)) if token not in ids)
-    return dict(zip(sorted(token for token in ids if token >= vocabulary), free, strict=False))
-
-
-def _tokens_moved(config: Mapping[str, object], moved: Mapping[int, int]) -> dict[str, object]:
+def _text(config: Mapping[str, object], blueprint: Blueprint, sizes: Sizes, prefix: str) -> dict[str, object]:
     small = dict(config)
-    for key in _token_keys(config):
-        value = config[key]
-        if isinstance(value, list | tuple):
-            small[key] = [moved.get(item, item) for item in value]
-        elif isinstance(value, int):
-            small[key] = moved.get(value, value)
+    for key, value in config.items():
+        for changed in changed_size(key, value, sizes):
+            small[key] = changed
+    for key, size in _assumed(blueprint, prefix):
+        for changed in changed_size(key, size, sizes):
+            if key not in small and changed != size:
+                small[key] = changed
+    for key in _ROPES:
+        settings = config.get(key)
+        if isinstance(settings, Mapping):
+            small[key] = _rope(settings, sizes)
+    shared = small.get("num_kv_shared_layers")
+    if shared is not None:
+        small["num_kv_shared_layers"] = sum(_shares(blueprint.layers[i]) for i in sizes.kept)
+    overrides = config.get("per_layer_config")
+    if isinstance(overrides, Mapping):
+        small["per_layer_config"] = dict(_overrides(overrides, sizes))
+    windows = ("sliding_window", "sliding_window_size")
+    if _windowed(blueprint) and not any(small.get(key) is not None for key in windows):
+        small["sliding_window"] = WINDOW
     return small
+
+
+def _assumed(blueprint: Blueprint, prefix: str) -> Iterator[tuple[str, int]]:
+    """Sizes that the config leaves to the family, as those are the large model's."""
+    for found in blueprint.evidence.values():
+        key = found.key.removeprefix(prefix)
+        if found.origin == "default" and found.key.startswith(prefix) and "." not in key and found.value.isdecimal():
+            yield key, int(found.value)
+    mixer = next((layer.mixer for layer in blueprint.layers if isinstance(layer.mixer, Attention)), None)
+    if mixer is not None:
+        yield "head_dim", mixer.qk_dim
+
+
+def _rope(settings: Mapping[str, object], sizes: Sizes) -> dict[str, object]:
+    small = dict(settings)
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            small[key] = _rope(value, sizes)
+        for changed in changed_size(key, value, sizes):
+            small[key] = changed
+    return small
+
+
+def _overrides(overrides: Mapping[str, object], sizes: Sizes) -> Iterator[tuple[str, object]]:
+    """Sizes of single layers, under the layers' numbers."""
+    for number, layer in overrides.items():
+        if number.isdecimal() and int(number) in sizes.kept and isinstance(layer, Mapping):
+            sized = {key: next(changed_size(key, value, sizes), value) for key, value in layer.items()}
+            yield str(sizes.kept.index(int(number))), sized
+
+
+def _shares(layer: Layer) -> bool:
+    return isinstance(layer.mixer, Attention) and layer.mixer.kv_source is not None
+
+
+def _windowed(blueprint: Blueprint) -> bool:
+    return any(isinstance(layer.mixer, Attention) and layer.mixer.window is not None for layer in blueprint.layers)
+
+
+def _attention(blueprint: Blueprint) -> Attention | None:
+    return next((layer.mixer for layer in blueprint.layers if isinstance(layer.mixer, Attention)), None)
 
 
 def _with_scale(small: dict[str, object], large: Blueprint) -> dict[str, object]:
     """The small config with the key of the query scale, where that has one: the same function of the sizes."""
-    blueprint, _ = from_config(small, file="config")
-    mixer, before = _attention(blueprint), _attention(large)
+    before = _attention(large)
+    said = large.evidence.get("attention.scale")
+    if before is None or (said is not None and said.origin == "convention"):
+        return small
+    blueprint, _ = from_config(small, file="small config")
+    mixer = _attention(blueprint)
+    assert mixer is not None
     scalar = before.scale**-2
     if isclose(scalar, before.qk_dim):
         wanted: float = mixer.qk_dim
@@ -220,10 +208,9 @@ def _with_scale(small: dict[str, object], large: Blueprint) -> dict[str, object]
         wanted = blueprint.hidden / mixer.heads
     else:
         wanted = scalar * mixer.qk_dim / before.qk_dim
+    nested = small.get("text_config")
+    text = nested if isinstance(nested, Mapping) else small
     if isclose(mixer.scale, wanted**-0.5):
         return small
-    nested = small.get("text_config")
     key = {_SCALE_KEY: int(wanted) if float(wanted).is_integer() else wanted}
-    if isinstance(nested, Mapping):
-        return {**small, "text_config": {**nested, **key}}
-    return {**small, **key}
+    return {**small, "text_config": {**text, **key}} if isinstance(nested, Mapping) else {**small, **key}

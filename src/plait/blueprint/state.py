@@ -45,7 +45,7 @@ Category = Literal["rows", "windows", "indexer", "recurrent", "convolution", "al
 class Part:
     """One tensor of a law: [heads, dim] per token for rows, whole for snapshots.
 
-    store `kv`: the key/value type the session was made with; `f32`: always float32.
+    store `kv`: the key/value type the session was made with; `f32`: float32, or float64 where keys and values are.
     """
 
     name: str

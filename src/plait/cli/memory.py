@@ -298,8 +298,8 @@ def command(
 
     need: what the last token reads; a window of W tokens needs min(context, W) rows. reserved: what Plait holds, whole
     slabs of 64 tokens and some rows behind each window. Growth: what one more token adds at this context. Recurrent
-    states and convolution tails are float32 whatever --kv-dtype is. Of an unknown family keys and values are counted
-    where its keys tell them for every layer. 1 GiB = 2^30 bytes.
+    states and convolution tails are float32, with --kv-dtype f64 float64. Of an unknown family keys and values are
+    counted where its keys tell them for every layer. 1 GiB = 2^30 bytes.
     """
     found = describe(model)
     asked = _Asked(context, batch, kv_dtype, layout == "kv", budget)

@@ -10,38 +10,38 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from plait.blueprint.check import not_run
 from plait.blueprint.families import family
-from plait.blueprint.layout import Binding, Layout, MinusOne, PermutedRows
-from plait.blueprint.spec import Blueprint
+from plait.blueprint.spec import Blueprint, Quantization
 from plait.blueprint.tensors import Tensor as Wanted
 from plait.blueprint.tensors import inventory
 from plait.dtypes import BY_NAME, Format
-from plait.errors import PlaitError, UnsupportedError, UsageError, fault
-from plait.runtime.blocks import DENSE, pack, packable
+from plait.errors import PlaitError, UsageError, fault
+from plait.runtime.blocks import packable
 from plait.runtime.checkpoint_gguf import architecture_metadata, write_gguf
+from plait.runtime.checkpoint_items import Item, data_of, items_of
 from plait.runtime.checkpoint_tokenizer import byte_tokenizer
-from plait.runtime.random_values import random_values
 from plait.runtime.safetensors_file import write_safetensors
 from plait.units import binary_bytes
 
-__all__ = ["HUB_FORMATS", "Written", "gguf_formats", "refuse_not_run", "write_random"]
+__all__ = ["FP8_FORMAT", "HUB_FORMATS", "Written", "gguf_formats", "write_random"]
 
 HUB_FORMATS: Final = ("f32", "bf16", "f16")
-"""Formats a safetensors checkpoint is written in."""
+"""Formats a safetensors checkpoint of any model is written in."""
+
+FP8_FORMAT: Final = "fp8"
+"""Besides: matrices as the model's config says they are quantized, in FP8 with a scale a block, all else bf16."""
 
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _CONFIG: Final = "config.json"
 _QUANTIZATION: Final = "quantization_config"
+_BESIDE_FP8: Final = "bf16"
 _OWN: Final = (_CONFIG, "tokenizer.json", "tokenizer_config.json")
 
 
@@ -62,33 +62,9 @@ class Written:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One tensor of a file: rows [start, stop) of a binding's roles joined."""
-
-    name: str
-    binding: Binding
-    format: Format
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.format.nbytes(prod(self.shape))
-
-
 def gguf_formats() -> tuple[str, ...]:
     """Formats the matrices of a GGUF checkpoint are written in."""
     return (*HUB_FORMATS, *(name for name in packable() if not BY_NAME[name].dense))
-
-
-def refuse_not_run(blueprint: Blueprint) -> None:
-    """UnsupportedError: the text model has parts this version does not run, so no checkpoint of it could be checked."""
-    missing = not_run(blueprint)
-    if missing:
-        name = blueprint.name or blueprint.family
-        raise UnsupportedError(f"{name}: this version describes it and cannot run or write {', '.join(missing)}")
 
 
 def write_random(
@@ -106,10 +82,12 @@ def write_random(
     """Write a checkpoint of `blueprint`, whose config has the keys `config`, with weights drawn from `seed`.
 
     Each role's values are a function of (seed, role) alone, rounded to `format` where that is dense: both containers
-    hold the same weights. At most about three times the largest tensor is in memory.
+    hold the same weights. Tensors are made and written piece by piece, experts one by one; only what a container
+    stores in another order (the fused projections of an attention layer) is in memory as a whole.
 
     out       directory that is made where it is not there; with `gguf` it may be the .gguf file itself
     format    of all tensors (safetensors), or of the matrices, vectors being f32 (GGUF)
+              `FP8_FORMAT`: safetensors only, and only of a model whose config declares it
     shards    number of safetensors files
     force     replace a checkpoint that is there; other files of the directory stay in any case
     progress  called with (bytes done, bytes in all)
@@ -118,20 +96,22 @@ def write_random(
     too little room. UnsupportedError: a model that this version does not run, or that the container cannot express.
     PlaitError: writing failed. What is refused is refused before anything is written.
     """
-    refuse_not_run(blueprint)
-    allowed = gguf_formats() if gguf else HUB_FORMATS
-    if format not in allowed:
-        where = "a GGUF file" if gguf else "safetensors files (block formats need --gguf)"
-        raise UsageError(fault(f"format of {where}", expected="one of " + ", ".join(allowed), found=repr(format)))
+    quantization = _quantization(blueprint, format, gguf)
+    form = BY_NAME[_BESIDE_FP8 if quantization is not None else format]
+    plain = replace(blueprint, quantization=quantization)  # files of quantized weights may have another layout
     known = family(blueprint.family)
     wanted = {tensor.role: tensor for tensor in inventory(blueprint) if tensor.part == "text"}
-    items = _items(known.gguf_layout(blueprint) if gguf else known.layout(blueprint), wanted, BY_NAME[format], gguf)
+    layout = known.gguf_layout(plain) if gguf else known.layout(plain)
+    items = items_of(layout, wanted, form, gguf=gguf, quantization=quantization)
     if shards < 1 or shards > len(items) or (gguf and shards > 1):
         most = "1 with --gguf" if gguf else f"1 to {len(items)}, the number of tensors"
         raise UsageError(fault("number of shards", expected=most, found=shards))
     entries = {item.name: (item.format, item.shape) for item in items}
     metadata = architecture_metadata(blueprint, entries) if gguf else {}
-    notes = [*_left_out(blueprint), *_kept_wide(items, wanted, BY_NAME[format])]
+    notes = [*_left_out(blueprint), *_kept_wide(items, wanted, form)]
+    if blueprint.quantization is not None and quantization is None:
+        method = blueprint.quantization.method
+        notes.append(f"the weights are not quantized: the config's {_QUANTIZATION} ({method}) is dropped")
     tokenizer = byte_tokenizer(blueprint)
     if isinstance(tokenizer, str):
         notes.append(tokenizer)
@@ -143,14 +123,14 @@ def write_random(
     in_the_way = _in_the_way(directory, gguf_name if gguf else None, force)
     total = sum(item.nbytes for item in items)
     _check_room(directory, total)
-    data = _data(blueprint, wanted, items, seed, BY_NAME[format], progress)
+    data = data_of(blueprint, wanted, items, seed, form, progress)
 
     def write(place: Path) -> None:
         if gguf:
             write_gguf(place / gguf_name, metadata, entries, data)
             return
         _write_shards(place, _split(items, shards), data)
-        text = json.dumps(_config(config, format), indent=2, ensure_ascii=False)
+        text = json.dumps(_config(config, form.name, quantization), indent=2, ensure_ascii=False)
         (place / _CONFIG).write_text(text + "\n", encoding="utf-8")
         if not isinstance(tokenizer, str):
             tokenizer.write(place)
@@ -168,75 +148,33 @@ def write_random(
 # -- what to write -------------------------------------------------------------------------------------------------
 
 
-def _items(layout: Layout, wanted: Mapping[str, Wanted], form: Format, gguf: bool) -> list[_Item]:
-    """The tensors of the file in its order, names under the layout's first root."""
-    items = []
-    for binding in layout.bindings:
-        parts = [wanted[role] for role in binding.roles]
-        rows, rest = sum(part.shape[0] for part in parts), parts[0].shape[1:]
-        names = [name.format(**layout.roots[0]) for name in binding.names]
-        if rows % len(names):
-            raise ValueError(f"{rows} rows do not divide into {names}")
-        each = rows // len(names)
-        vector = any(part.vector for part in parts)
-        chosen = form
-        if gguf and (vector or (rest[-1] if rest else each) % form.block):
-            chosen = BY_NAME["f32"]
-        for i, name in enumerate(names):
-            items.append(_Item(name, binding, chosen, (each, *rest), i * each, (i + 1) * each))
-    return items
-
-
-def _data(
-    blueprint: Blueprint,
-    wanted: Mapping[str, Wanted],
-    items: list[_Item],
-    seed: int,
-    form: Format,
-    progress: Callable[[int, int], None] | None,
-) -> Iterator[tuple[str, Tensor]]:
-    """The bytes of each tensor, uint8 [n], in the order of `items`; each is made when it is asked for."""
-    done, total = 0, sum(item.nbytes for item in items)
-    for item in items:
-        drawn = [random_values(blueprint, wanted[role], seed) for role in item.binding.roles]
-        values = drawn[0] if len(drawn) == 1 else torch.cat(drawn)
-        del drawn
-        if form.dense:  # vectors of a GGUF file stay f32, with the values the other container has
-            values = values.to(DENSE[form.name]).to(torch.float32)
-        values = _stored(values, item.binding)[item.start : item.stop]
-        yield item.name, pack(item.format, values).reshape(-1)
-        done += item.nbytes
-        if progress is not None:
-            progress(done, total)
-
-
-def _stored(values: Tensor, binding: Binding) -> Tensor:
-    """The values as the container has them: the binding's transform, forward."""
-    match binding.transform:
-        case None:
-            return values
-        case MinusOne():
-            return values + 1
-        case PermutedRows(heads=heads):
-            halves = values.reshape(heads, 2, values.shape[0] // heads // 2, -1)
-            return halves.transpose(1, 2).reshape(values.shape)
-        case other:
-            what = f"tensor {binding.names[0]!r}: this version cannot write the form it is stored in"
-            raise UnsupportedError(fault(what, expected="MinusOne, PermutedRows or none", found=type(other).__name__))
-
-
 def _left_out(blueprint: Blueprint) -> Iterator[str]:
     for tower in blueprint.towers:
         yield f"only the text part is written: no {tower.kind} tower"
     if blueprint.mtp is not None:
         yield f"{len(blueprint.mtp.layers)} multi-token-prediction layers are not written"
-    if blueprint.quantization is not None:
-        method = blueprint.quantization.method
-        yield f"the weights are not quantized: the config's {_QUANTIZATION} ({method}) is dropped"
 
 
-def _kept_wide(items: list[_Item], wanted: Mapping[str, Wanted], form: Format) -> Iterator[str]:
-    matrices = [item for item in items if not any(wanted[role].vector for role in item.binding.roles)]
+def _quantization(blueprint: Blueprint, word: str, gguf: bool) -> Quantization | None:
+    """How matrices are quantized: as the model declares it for `FP8_FORMAT`, else not. UsageError: no such format."""
+    declared = blueprint.quantization
+    if declared is not None and (declared.method != "fp8" or len(declared.block) != 2):
+        declared = None
+    allowed = gguf_formats() if gguf else (*HUB_FORMATS, *((FP8_FORMAT,) if declared is not None else ()))
+    if word not in allowed:
+        where = "a GGUF file" if gguf else "safetensors files (block formats need --gguf)"
+        if word == FP8_FORMAT and not gguf:
+            where += f" of {blueprint.name or blueprint.family}, whose config declares no FP8 blocks"
+        raise UsageError(fault(f"format of {where}", expected="one of " + ", ".join(allowed), found=repr(word)))
+    return declared if word == FP8_FORMAT else None
+
+
+def _kept_wide(items: list[Item], wanted: Mapping[str, Wanted], form: Format) -> Iterator[str]:
+    matrices = [
+        item
+        for item in items
+        if item.scaled is None and not any(wanted[role].vector for role in item.binding.roles)
+    ]
     wide = sum(item.format != form for item in matrices)
     if wide and wide == len(matrices):
         what = f"format {form.name}: rows of the model's matrices"
@@ -246,18 +184,23 @@ def _kept_wide(items: list[_Item], wanted: Mapping[str, Wanted], form: Format) -
         yield f"{wide} of {len(matrices)} matrices are f32, as their rows do not fill blocks of {form.block}"
 
 
-def _config(config: Mapping[str, object], form: str) -> dict[str, object]:
-    """The config with the type the weights are stored in, under the spelling it uses; nothing is quantized."""
+def _config(config: Mapping[str, object], form: str, quantization: Quantization | None) -> dict[str, object]:
+    """The config with the type the weights are stored in, under the spelling it uses."""
     word = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[form]
-    keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
-    kept = {key: value for key, value in config.items() if key != _QUANTIZATION}
-    return {**kept, **dict.fromkeys(keys, word)}
+    spellings = ("dtype", "torch_dtype")
+
+    def said(section: Mapping[str, object]) -> dict[str, object]:
+        return {**section, **{key: word for key in spellings if key in section}}
+
+    kept = {key: value for key, value in config.items() if key != _QUANTIZATION or quantization is not None}
+    made = {key: said(value) if isinstance(value, Mapping) else value for key, value in said(kept).items()}
+    return made if any(key in made for key in spellings) else {**made, "dtype": word}
 
 
-def _split(items: list[_Item], shards: int) -> list[list[_Item]]:
+def _split(items: list[Item], shards: int) -> list[list[Item]]:
     """`shards` runs of tensors in their order, of about equal bytes, none empty."""
     total, before = sum(item.nbytes for item in items), 0
-    runs: list[list[_Item]] = [[]]
+    runs: list[list[Item]] = [[]]
     for i, item in enumerate(items):
         left = shards - len(runs)  # files still to begin
         full = before * shards >= total * len(runs)
@@ -271,7 +214,7 @@ def _split(items: list[_Item], shards: int) -> list[list[_Item]]:
 # -- putting it there ----------------------------------------------------------------------------------------------
 
 
-def _write_shards(place: Path, runs: list[list[_Item]], data: Iterator[tuple[str, Tensor]]) -> None:
+def _write_shards(place: Path, runs: list[list[Item]], data: Iterator[tuple[str, Iterator[Tensor]]]) -> None:
     count = len(runs)
     names = [_SINGLE] if count == 1 else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
     for name, run in zip(names, runs, strict=True):

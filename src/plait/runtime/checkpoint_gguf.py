@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -80,12 +81,14 @@ def _representable(key: str, value: object) -> None:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, int) and not 0 <= item < 2**32:
             raise UnsupportedError(fault(f"GGUF key {key!r}", expected="an integer in [0, 2**32)", found=item))
-        if isinstance(item, float) and abs(item) > _LARGEST:
+        if isinstance(item, float) and _LARGEST < abs(item) < math.inf:
             raise UnsupportedError(fault(f"GGUF key {key!r}", expected="a number that float32 holds", found=item))
 
 
-def write_gguf(path: Path, keys: Mapping[str, object], entries: Entries, data: Iterable[tuple[str, Tensor]]) -> None:
-    """One file; `data` gives the bytes of each tensor, uint8 [n], in the order of `entries`."""
+def write_gguf(
+    path: Path, keys: Mapping[str, object], entries: Entries, data: Iterable[tuple[str, Iterable[Tensor]]]
+) -> None:
+    """One file; `data` gives the bytes of each tensor in pieces, uint8 [n], in the order of `entries`."""
     writer = GGUFWriter(path, str(keys["general.architecture"]))
     try:
         for key, value in keys.items():
@@ -99,10 +102,19 @@ def write_gguf(path: Path, keys: Mapping[str, object], entries: Entries, data: I
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
-        for wanted, (name, tensor) in zip(entries, data, strict=True):
+        assert writer.fout is not None
+        file = writer.fout[0]
+        writer.write_padding(file, file.tell())
+        for (wanted, (form, shape)), (name, pieces) in zip(entries.items(), data, strict=True):
             if name != wanted:
                 raise ValueError(f"data of {name} where {wanted} is due")
-            writer.write_tensor_data(tensor.numpy())
+            start = file.tell()
+            for piece in pieces:
+                file.write(piece.numpy().data)
+            written, due = file.tell() - start, form.nbytes(prod(shape))
+            if written != due:
+                raise ValueError(f"{written} bytes of {name}, {due} declared")
+            writer.write_padding(file, due)
     finally:
         writer.close()
 

@@ -21,7 +21,7 @@ from plait.runtime.session import Session, Span
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Call
 from plait.runtime.steps.stream import Logits
-from plait.runtime.weights import Weights
+from plait.runtime.weight_source import WeightSource
 
 __all__ = ["CALL_ROWS", "Model", "Numbers"]
 
@@ -41,7 +41,7 @@ class Model:
     def __init__(
         self,
         blueprint: Blueprint,
-        weights: Weights,
+        weights: WeightSource,
         numbers: Numbers,
         device: torch.device,
         progress: Progress | None = None,

@@ -3,35 +3,79 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from math import prod
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from plait.blueprint.fit import columns_of, rows_of
 from plait.blueprint.spec import Attention, Blueprint, Both, GatedDeltaNet, LatentAttention, Norm
 from plait.blueprint.tensors import Tensor as Wanted
 
-__all__ = ["neutral", "random_values"]
+__all__ = ["neutral", "random_expert", "random_rows", "random_values"]
 
 # Vectors are multiples of this, so that a container that stores w + 1 stores it exactly.
 _STEP: Final = 2.0**-12
 _SPREAD: Final = 0.1
+# Elements drawn at a time; a multiple of 16 rows is, too, where torch's stream of normal numbers may be cut.
+_PIECE: Final = 4 * 2**20
+_ALIGNED: Final = 16
+
+# Factors are drawn around 1, so that a stream neither dies nor grows from layer to layer.
+_FACTORS: Final = (".scalar", ".expert_scale", ".router_scale", ".correct_scale")
+# A decay of exp(w) * softplus(.) a token: a state that remembers some ten tokens. Where |w| >= 1, a container that
+# stores -exp(w) in float32 gives w back bit for bit.
+_DECAY: Final = ".decay_log"
+_DECAY_AROUND: Final = -2.0
+_DECAY_MOST: Final = -1.0
 
 
 def random_values(blueprint: Blueprint, tensor: Wanted, seed: int) -> Tensor:
     """Values of one tensor, float32 [shape].
 
     Matrices (and the embedding): N(0, 1 / columns), so that activations and logits stay near 1 in size. Norms:
-    0.1 N(0, 1) around the weight that multiplies by 1, so that a wrong offset shows. Other vectors: 0.1 N(0, 1).
+    0.1 N(0, 1) around the weight that multiplies by 1, so that a wrong offset shows; factors alike around 1; logarithms
+    of a decay around -2. Other vectors: 0.1 N(0, 1). Each expert of a stack has a stream of its own.
     """
-    digest = hashlib.sha256(f"{seed}\0{tensor.role}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-    values = torch.randn(prod(tensor.shape), generator=generator, dtype=torch.float32).reshape(tensor.shape)
+    return torch.cat(list(random_rows(blueprint, tensor, seed))).reshape(tensor.shape)
+
+
+def random_rows(blueprint: Blueprint, tensor: Wanted, seed: int) -> Iterator[Tensor]:
+    """The values of `random_values` from the first row to the last, in pieces [n, columns]; of a stack, its experts."""
+    if len(tensor.shape) > 2:
+        for index in range(tensor.shape[0]):
+            yield random_expert(blueprint, tensor, seed, index)
+        return
+    generator = _generator(f"{seed}\0{tensor.role}")
+    rows, columns = rows_of(tensor.shape), columns_of(tensor.shape)
+    step = max(_PIECE // columns // _ALIGNED, 1) * _ALIGNED
+    for start in range(0, rows, step):
+        yield _drawn(blueprint, tensor, (min(step, rows - start), columns), generator)
+
+
+def random_expert(blueprint: Blueprint, tensor: Wanted, seed: int, index: int) -> Tensor:
+    """Element `index` of a stack [experts, ..., columns] as rows [n, columns], float32."""
+    shape = (prod(tensor.shape[1:-1]), tensor.shape[-1])
+    return _drawn(blueprint, tensor, shape, _generator(f"{seed}\0{tensor.role}\0{index}"))
+
+
+def _generator(text: str) -> torch.Generator:
+    digest = hashlib.sha256(text.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+
+def _drawn(blueprint: Blueprint, tensor: Wanted, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    values = torch.randn(prod(shape), generator=generator, dtype=torch.float32).reshape(shape)
     if not tensor.vector:
-        return values.mul_(tensor.shape[-1] ** -0.5)
+        return values.mul_(shape[-1] ** -0.5)
     values = values.mul_(_SPREAD / _STEP).round_().mul_(_STEP)
-    return values.add_(neutral(blueprint, tensor.role)) if tensor.use == "norm" else values
+    if tensor.use == "norm":
+        return values.add_(neutral(blueprint, tensor.role))
+    if tensor.role.endswith(_DECAY):
+        return values.add_(_DECAY_AROUND).clamp_(max=_DECAY_MOST)
+    return values.add_(1.0) if tensor.role.endswith(_FACTORS) else values
 
 
 def neutral(blueprint: Blueprint, role: str) -> float:

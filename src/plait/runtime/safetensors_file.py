@@ -1,4 +1,4 @@
-"""Writing a safetensors file one tensor at a time, so that only one of them is in memory.
+"""Writing a safetensors file piece by piece, so that only a piece of a tensor is in memory.
 
 Source: the safetensors format: 8 bytes of header length, a JSON header padded with spaces to a multiple of 8, the data.
 """
@@ -17,9 +17,9 @@ __all__ = ["write_safetensors"]
 
 
 def write_safetensors(
-    path: Path, entries: Mapping[str, tuple[Format, tuple[int, ...]]], data: Iterable[tuple[str, Tensor]]
+    path: Path, entries: Mapping[str, tuple[Format, tuple[int, ...]]], data: Iterable[tuple[str, Iterable[Tensor]]]
 ) -> None:
-    """One file: `entries` is name -> (format, shape); `data` gives the bytes, uint8 [n], in the same order."""
+    """One file: `entries` is name -> (format, shape); `data` gives the bytes in pieces, uint8 [n], in that order."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (form, shape) in entries.items():
@@ -32,9 +32,10 @@ def write_safetensors(
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for (wanted, _), (name, tensor) in zip(entries.items(), data, strict=True):
+        for (wanted, _), (name, pieces) in zip(entries.items(), data, strict=True):
             if name != wanted:
                 raise ValueError(f"data of {name} where {wanted} is due")
-            file.write(tensor.numpy().data)
+            for piece in pieces:
+                file.write(piece.numpy().data)
         if file.tell() != 8 + len(text) + end:
             raise ValueError(f"{path}: {file.tell()} bytes written, {8 + len(text) + end} declared")

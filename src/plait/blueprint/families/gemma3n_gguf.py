@@ -225,5 +225,8 @@ def gguf_layout(blueprint: Blueprint) -> Layout:
     top = {**GGUF_TOP_NAMES, **{f"{role}{i}": name for role, name in _STACKS.items() for i in streams}}
     made = gguf_bindings(blueprint, _NAMES, top=top)
     single = tuple(binding for binding in made.bindings if not binding.roles[0].startswith("altup."))
-    stacks = tuple(Binding(tuple(f"{role}{i}" for i in streams), (name,)) for role, name in _STACKS.items() if streams)
+    axes = (len(streams), blueprint.hidden, blueprint.hidden)
+    stacks = tuple(
+        Binding(tuple(f"{role}{i}" for i in streams), (name,), axes=axes) for role, name in _STACKS.items() if streams
+    )
     return replace(made, bindings=(*single, *stacks), ignored=(*made.ignored, *unused_kv(blueprint)))

@@ -255,9 +255,18 @@ def hub_layout(blueprint: Blueprint, *, fused_experts: bool = False, key_head_pr
     key_head_projections  DeltaNet projections are fused key head by key head (Qwen3-Next)
     """
     container = _FUSED if fused_experts else _NEXT if key_head_projections else _PER_EXPERT
-    return Layout(
-        tuple(_bindings(blueprint, container)), HUB_ROOTS, _HUB_IGNORED, tuple(_variants(blueprint, container))
-    )
+    bindings = tuple(_with_input_axis(binding, blueprint) for binding in _bindings(blueprint, container))
+    return Layout(bindings, HUB_ROOTS, _HUB_IGNORED, tuple(_variants(blueprint, container)))
+
+
+def _with_input_axis(binding: Binding, blueprint: Blueprint) -> Binding:
+    """A convolution of each channel by itself has one input channel, which is an axis of the file's tensor."""
+    role = binding.roles[0]
+    if not role.endswith(".delta.convolution"):
+        return binding
+    mixer = blueprint.layers[int(role.split(".")[1])].mixer
+    assert isinstance(mixer, GatedDeltaNet)
+    return replace(binding, axes=(mixer.conv_channels, 1, mixer.conv_kernel))
 
 
 # -- GGUF ----------------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def gated_attention(
 def delta_net(config: ConfigReader, norm: Norm) -> GatedDeltaNet:
     """The Gated DeltaNet of a config; its output norm scales by w, whatever the other norms do."""
     config.choice("hidden_act", among=_SILU, field="delta.activation", default="silu")
-    config.irrelevant("mamba_ssm_dtype")  # the state is float32 in any case
+    config.irrelevant("mamba_ssm_dtype")  # the state is at least float32 in any case
     return GatedDeltaNet(
         key_heads=config.integer("linear_num_key_heads", field="delta.key_heads", default=16),
         value_heads=config.integer("linear_num_value_heads", field="delta.value_heads", default=32),

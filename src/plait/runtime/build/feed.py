@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plait.blueprint.spec import Gated
 from plait.runtime.build.builder import Builder
+from plait.runtime.ops.sparse import quantile
 from plait.runtime.steps.feed import Feed
 
 __all__ = ["add_gated"]
@@ -20,5 +21,6 @@ def add_gated(build: Builder, role: str, part: Gated) -> None:
             build.biases([f"{name}_bias" for name in names]),
             build.linear([f"{role}.down"]),
             build.biases([f"{role}.down_bias"]),
+            quantile(part.sparsity) if part.sparsity is not None else None,
         )
     )

@@ -25,7 +25,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def engine(directory):
-    return plait.load(directory)
+    return plait.load(directory, cache=0)
 
 
 # -- events --------------------------------------------------------------------------------------------------------

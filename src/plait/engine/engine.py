@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Blueprint
+from plait.cache.anchors import Mark
 from plait.engine.events import Event
 from plait.engine.generate import Request, run_request
+from plait.engine.prefix import Prefixes, fingerprint_of
 from plait.engine.sampling import Sampling
 from plait.engine.tokenizer import Tokenizer
 from plait.errors import PlaitError, TokenizerError, UsageError, fault
@@ -91,15 +93,27 @@ class Conversation:
     def close(self) -> None:
         """Give the state back."""
         self._session.close()
+        self._engine.prefixes.store.settle()
 
 
 class Engine:
     """A loaded model. Made by `plait.load`."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer | TokenizerError, cap: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer | TokenizerError,
+        cap: int | None = None,
+        *,
+        cache: int = 0,
+        weights: Sequence[str] = (),
+    ) -> None:
+        """`cache`: bytes the prefix store may hold; `weights`: what tells these weights from others."""
         self.model = model
         self._tokenizer = tokenizer
         self._cap = cap
+        self._cache = cache
+        self.prefixes = Prefixes(model, fingerprint_of(model, weights, torch.get_num_threads), cache)
 
     @property
     def blueprint(self) -> Blueprint:
@@ -143,22 +157,31 @@ class Engine:
         """
         if self._cap is None:
             return
-        others = sum(self.model.pool.held().values()) - own
+        others = self._open_bytes() - own
         state = self.model.pool.most(min(length, self.blueprint.max_context), CALL_ROWS)
         needed = self.model.weight_bytes + others + state
-        if needed > self._cap:
+        if needed <= self._cap:
+            # What is known of earlier prompts gives way to what is asked for now.
+            self.prefixes.make_room(min(self._cache, self._cap - needed))
+        else:
             beside = "the weights and the sequences that are open" if others else "the weights"
             raise PlaitError(
                 f"{length} tokens need {binary_bytes(needed)} with {beside}, "
                 f"the memory cap is {binary_bytes(self._cap)}"
             )
 
+    def _open_bytes(self) -> int:
+        """Bytes of state that sequences hold; what only the prefix store holds is apart."""
+        return sum(self.model.pool.held().values()) - self.prefixes.stats().bytes
+
     def admit_more(self, count: int, what: str) -> None:
         """Refuse `count` more bytes of state that do not fit under the memory cap."""
         if self._cap is None:
             return
-        needed = self.model.weight_bytes + sum(self.model.pool.held().values()) + count
-        if needed > self._cap:
+        needed = self.model.weight_bytes + self._open_bytes() + count
+        if needed <= self._cap:
+            self.prefixes.make_room(min(self._cache, self._cap - needed))
+        else:
             found = f"{binary_bytes(needed)} with the weights and the sequences that are open"
             raise PlaitError(fault(what, expected=f"at most {binary_bytes(self._cap)}, the memory cap", found=found))
 
@@ -195,14 +218,18 @@ class Engine:
             session.close()
 
     def session(self, tokens: Sequence[int]) -> Conversation:
-        """Process `tokens` and keep their state."""
+        """Process `tokens` and keep their state; what is known of their beginning is not processed again."""
         checked = self.checked(tokens)
         self.admit(len(checked))
-        session = self.model.session(returns=True)
+        lease = self.prefixes.begin(checked, returns=True)
+        session = lease.session
         try:
-            logits = self.model.run([Span(session, checked)])[0][0]
+            while session.position < len(checked):
+                piece = checked[session.position : lease.next_stop()]
+                logits = self.model.run([Span(session, piece)])[0][0]
+                self.prefixes.reached(lease)
         except BaseException:
-            session.close()
+            self.prefixes.drop(lease)
             raise
         return Conversation(self, session, logits)
 
@@ -215,6 +242,7 @@ class Engine:
         stop: str | Sequence[str] = (),
         markup: bool = True,
         ignore_eos: bool = False,
+        marks: Sequence[Mark] = (),
     ) -> Generator[Event, None, None]:
         """Continue a prompt: yields `Prefill`, `Token` and `Tail` events and ends with a `Result`.
 
@@ -224,6 +252,7 @@ class Engine:
         stop        strings that end the text; they are not part of it
         markup      control tokens written out in a text prompt become control tokens; False: they stay text
         ignore_eos  end-of-text tokens do not end the generation
+        marks       positions of the prompt up to which later ones will share it (`plait.cache.Mark`)
         """
         request = Request.of(
             self,
@@ -233,6 +262,7 @@ class Engine:
             stop=stop,
             markup=markup,
             ignore_eos=ignore_eos,
+            marks=marks,
         )
         return run_request(self, request)
 
@@ -245,14 +275,30 @@ class Engine:
         stop: str | Sequence[str] = (),
         markup: bool = True,
         ignore_eos: bool = False,
+        marks: Sequence[Mark] = (),
     ) -> AsyncIterator[Event]:
         """`generate` for async code: each step runs in a worker thread."""
         events = self.generate(
-            prompt, sampling=sampling, max_tokens=max_tokens, stop=stop, markup=markup, ignore_eos=ignore_eos
+            prompt,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            stop=stop,
+            markup=markup,
+            ignore_eos=ignore_eos,
+            marks=marks,
         )
         while (event := await asyncio.to_thread(next, events, None)) is not None:
             yield event
 
     def stats(self) -> dict[str, object]:
-        """Bytes held: prepared weights, and state by category over all sessions; the form products take."""
-        return {"weight_bytes": self.model.weight_bytes, "held": self.model.pool.held(), "forms": self.model.forms}
+        """Bytes held: prepared weights, state by category (sequences and store together); the store; forms."""
+        return {
+            "weight_bytes": self.model.weight_bytes,
+            "held": self.model.pool.held(),
+            "cache": self.prefixes.stats(),
+            "forms": self.model.forms,
+        }
+
+    def clear_cache(self) -> None:
+        """Forget all earlier prompts. Open sequences keep what they hold."""
+        self.prefixes.clear()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from plait.cache.report import Report
+
 __all__ = ["Event", "FinishReason", "Prefill", "Result", "Tail", "Timing", "Token", "Usage"]
 
 FinishReason = Literal["stop", "length"]
@@ -64,6 +66,7 @@ class Result:
     finish_reason  `stop`: an end-of-text token or a stop string; `length`: `max_tokens` or the context is full
     stop           the stop string that ended it, None otherwise
     seed           the seed that was used; the same seed and request give the same tokens
+    cache          what of the prompt was known: common, resume, lost, reason, the anchors on its way
     """
 
     text: str
@@ -73,6 +76,7 @@ class Result:
     usage: Usage
     timing: Timing
     seed: int
+    cache: Report
 
 
 Event = Prefill | Token | Tail | Result

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from plait.cache.anchors import Mark
 from plait.engine.events import Event, FinishReason, Prefill, Result, Tail, Timing, Token, Usage
 from plait.engine.sampling import Sampler, Sampling
 from plait.engine.stops import StopStrings
@@ -24,7 +25,12 @@ __all__ = ["Request", "run_request"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A checked request. `limit` is how many tokens may be generated; `text` is False where there is no tokenizer."""
+    """A checked request.
+
+    limit  how many tokens may be generated
+    text   False where there is no tokenizer
+    marks  positions of the prompt that later ones will share, for the prefix store
+    """
 
     tokens: tuple[int, ...]
     sampling: Sampling
@@ -32,6 +38,7 @@ class Request:
     stop: tuple[str, ...]
     eos: frozenset[int]
     text: bool
+    marks: tuple[Mark, ...] = ()
 
     @staticmethod
     def of(
@@ -43,6 +50,7 @@ class Request:
         stop: str | Sequence[str],
         markup: bool,
         ignore_eos: bool,
+        marks: Sequence[Mark] = (),
     ) -> Request:
         """Check everything before any work is done."""
         if max_tokens is not None and (
@@ -74,7 +82,7 @@ class Request:
         limit = room if max_tokens is None else min(max_tokens, room)
         engine.admit(len(tokens) + limit)
         ends = () if ignore_eos else tokenizer.eos if tokenizer is not None else engine.blueprint.tokens.eos
-        return Request(tokens, sampling, limit, stops, frozenset(ends), tokenizer is not None)
+        return Request(tokens, sampling, limit, stops, frozenset(ends), tokenizer is not None, tuple(marks))
 
 
 def run_request(engine: Engine, request: Request) -> Generator[Event, None, None]:
@@ -84,7 +92,8 @@ def run_request(engine: Engine, request: Request) -> Generator[Event, None, None
     stops = StopStrings(request.stop)
     # The text goes on where the prompt ends, so a space that it begins with is part of it.
     stream: TextStream | None = engine.tokenizer.stream(start=False) if request.text else None
-    session = engine.model.session()
+    lease = engine.prefixes.begin(request.tokens, request.marks)
+    session, ended = lease.session, False
     counts: Counter[int] = Counter()
     generated: list[int] = []
     shown: list[str] = []
@@ -92,11 +101,12 @@ def run_request(engine: Engine, request: Request) -> Generator[Event, None, None
     first = started
     try:
         total = len(request.tokens)
-        for at in range(0, total, CALL_ROWS):
-            piece = request.tokens[at : at + CALL_ROWS]
-            last = at + len(piece) == total
-            logits = engine.model.run([Span(session, piece)], want="last" if last else "none")[0]
-            yield Prefill(at + len(piece), total)
+        while (at := session.position) < total:
+            stop = min(at + CALL_ROWS, lease.next_stop())
+            want: Literal["last", "none"] = "last" if stop == total else "none"
+            logits = engine.model.run([Span(session, request.tokens[at:stop])], want=want)[0]
+            engine.prefixes.reached(lease)
+            yield Prefill(stop, total)
         while True:
             position = total + len(generated)
             choice = sampler.choose(logits[0], position, counts)
@@ -116,7 +126,8 @@ def run_request(engine: Engine, request: Request) -> Generator[Event, None, None
             if len(generated) == request.limit:
                 break
             logits = engine.model.run([Span(session, (choice.token,))])[0]
-        ended = perf_counter()
+        finished = perf_counter()
+        ended = True
         if stream is not None and stops.matched is None:
             tail, hit = stops.push(stream.finish())
             tail += stops.finish()
@@ -130,9 +141,11 @@ def run_request(engine: Engine, request: Request) -> Generator[Event, None, None
             tokens=tuple(generated),
             finish_reason=reason,
             stop=stops.matched,
-            usage=Usage(prompt=total, completion=len(generated), reused=0),
-            timing=Timing(prompt_seconds=first - started, decode_seconds=ended - first),
+            usage=Usage(prompt=total, completion=len(generated), reused=lease.report.resume),
+            timing=Timing(prompt_seconds=first - started, decode_seconds=finished - first),
             seed=sampler.seed,
+            cache=lease.report,
         )
     finally:
-        session.close()
+        # An iteration that was broken off has processed tokens nobody asked to keep: its prompt stays known.
+        (engine.prefixes.end if ended else engine.prefixes.drop)(lease)

@@ -16,10 +16,12 @@ from plait.engine.packages import packaged_weights
 from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
 from plait.errors import PlaitError, TokenizerError, UnsupportedError, UsageError, fault
 from plait.runtime.model import Model, Numbers
-from plait.runtime.weights import open_weights
+from plait.runtime.weights import Weights, open_weights
 from plait.units import binary_bytes, parse_bytes
 
-__all__ = ["DTYPES", "load"]
+__all__ = ["CACHE", "DTYPES", "load"]
+
+CACHE: Final = "2GiB"
 
 DTYPES: Final = MappingProxyType(
     {
@@ -84,6 +86,20 @@ def _tokenizer(source: Source) -> Tokenizer:
     return load_tokenizer(source.path)
 
 
+def _bytes(value: int | str, what: str, least: int) -> int:
+    count = parse_bytes(value) if isinstance(value, str) else value
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        expected = "a positive number of bytes" if least else "a number of bytes, or 0"
+        raise UsageError(fault(what, expected=expected, found=repr(value)))
+    return count
+
+
+def _named(weights: Weights) -> tuple[str, ...]:
+    """What tells these weights from others: their files, sizes and times of change."""
+    stats = [(path, path.stat()) for path in weights.files]
+    return tuple(f"{path.resolve()}:{found.st_size}:{found.st_mtime_ns}" for path, found in stats)
+
+
 def load(
     model: str | Path,
     *,
@@ -91,6 +107,7 @@ def load(
     kv_dtype: str | torch.dtype | None = None,
     device: str | torch.device = "cpu",
     memory: int | str | None = None,
+    cache: int | str = CACHE,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """Open MODEL, read its weights, build the engine.
@@ -99,7 +116,9 @@ def load(
     dtype     type the weights are expanded to and used in: float32 (exact for every format read here), float64,
               bfloat16 or float16 (half the memory; products round their inputs and outputs to it)
     kv_dtype  type keys and values are stored in; None: the same as dtype
-    memory    cap in bytes (or "8GiB") on weights and state of the sequences; None: no cap
+    memory    cap in bytes (or "8GiB") on weights and all state; None: no cap
+    cache     bytes (or "1GiB") of state of earlier prompts kept for later ones that begin alike; 0: none. Under a cap
+              it gives way to what is asked for
     progress  called with (layers done, layers) while weights are read
 
     A model without a usable tokenizer loads all the same; what needs text then raises TokenizerError.
@@ -107,9 +126,8 @@ def load(
     weights_dtype = _dtype(dtype, "dtype")
     numbers = Numbers(weights_dtype, _dtype(kv_dtype, "kv_dtype") if kv_dtype is not None else weights_dtype)
     place = _device(device)
-    cap = parse_bytes(memory) if isinstance(memory, str) else memory
-    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
-        raise UsageError(fault("memory", expected="a positive number of bytes", found=repr(memory)))
+    cap = None if memory is None else _bytes(memory, "memory", 1)
+    budget = _bytes(cache, "cache", 0)
     source = _located(open_model(model))
     if cap is not None:
         needed = parameters(source.blueprint).parts["text"] * torch.empty(0, dtype=weights_dtype).element_size()
@@ -118,10 +136,12 @@ def load(
                 f"{source.blueprint.name}: the weights need {binary_bytes(needed)} as {dtype}, "
                 f"the memory cap is {binary_bytes(cap)}"
             )
-    built = Model(source.blueprint, open_weights(source), numbers, place, progress)
+    weights = open_weights(source)
+    built = Model(source.blueprint, weights, numbers, place, progress)
     tokenizer: Tokenizer | TokenizerError
     try:
         tokenizer = _tokenizer(source)
     except TokenizerError as error:
         tokenizer = error
-    return Engine(built, tokenizer, cap)
+    room = budget if cap is None else min(budget, max(0, cap - built.weight_bytes))
+    return Engine(built, tokenizer, cap, cache=room, weights=_named(weights))

@@ -11,11 +11,12 @@ from torch import Tensor
 from plait.blueprint.check import not_run
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.state import SLACK
+from plait.cache.fingerprint import Fingerprint
 from plait.errors import UnsupportedError, UsageError, fault
 from plait.runtime.build.builder import Builder, Numbers
 from plait.runtime.build.layer import add_layer
 from plait.runtime.build.per_layer import add_inputs
-from plait.runtime.build.streams import add_merge, add_widen
+from plait.runtime.build.streams import add_widen, merge
 from plait.runtime.ops.exact import settle
 from plait.runtime.session import Session, Span
 from plait.runtime.slabs import SlabPool
@@ -34,6 +35,7 @@ Progress = Callable[[int, int], None]
 class Model:
     """A runnable model. Holds no value of any request: sessions do.
 
+    steps         the plan; those of the layers begin at `first_layer`
     weight_bytes  bytes of the prepared weights; rows of embeddings stay in the mapped file
     forms         how many products each form of `ops.linear` serves
     """
@@ -61,12 +63,11 @@ class Model:
             add_inputs(build, blueprint.per_layer_embeddings)
         if blueprint.altup is not None:
             add_widen(build, blueprint.altup)
+        self.first_layer = len(build.steps)
         for index, layer in enumerate(blueprint.layers):
             if progress is not None:
                 progress(index, total)
             add_layer(build, index, layer)
-        if blueprint.altup is not None:
-            add_merge(build, blueprint.altup)
         if progress is not None:
             progress(total - 1, total)
         self._logits = Logits(
@@ -74,6 +75,7 @@ class Model:
             blueprint.final_norm.eps,
             build.linear(["embedding" if blueprint.head.tied else "head"]),
             blueprint.head.softcap,
+            merge(build, blueprint.altup) if blueprint.altup is not None else None,
         )
         if progress is not None:
             progress(total, total)
@@ -81,9 +83,9 @@ class Model:
         self.weight_bytes = build.bytes
         self.forms = dict(build.forms)
 
-    def session(self, *, returns: bool = False) -> Session:
-        """A session at position 0. `returns`: see `Session`."""
-        return Session(self.pool, self.blueprint.max_context, returns=returns)
+    def session(self, *, returns: bool = False, fingerprint: Fingerprint | None = None) -> Session:
+        """A session at position 0. `returns`, `fingerprint`: see `Session`."""
+        return Session(self.pool, self.blueprint.max_context, returns=returns, fingerprint=fingerprint)
 
     def can_rollback(self, session: Session, position: int) -> bool:
         """Whether `rollback` can take the session back to `position`."""
@@ -142,9 +144,9 @@ class Model:
             for (index, span, ends), start in zip(parts, starts, strict=True):
                 stop = start + len(span.tokens)
                 if want == "all":
-                    rows[index].append(self._logits(h[start:stop]).float())
+                    rows[index].append(self._logits(h[..., start:stop, :]).float())
                 elif want == "last" and ends:
-                    rows[index].append(self._logits(h[stop - 1 : stop]).float())
+                    rows[index].append(self._logits(h[..., stop - 1 : stop, :]).float())
         except BaseException:
             for span in spans:
                 span.session.trim()
@@ -172,6 +174,7 @@ class Model:
         return outputs
 
     def _forward(self, spans: tuple[Span, ...], trace: list[Tensor] | None = None) -> tuple[Tensor, list[int]]:
+        """The last layer's output of all tokens end to end, and where each span begins."""
         positions: list[int] = []
         tokens: list[int] = []
         starts: list[int] = []
@@ -189,7 +192,7 @@ class Model:
         )
         for step in self.steps:
             step(call)
-        return call.registers["h"], starts
+        return call.registers["h" if self.blueprint.altup is None else "streams"], starts
 
 
 def _pieces(spans: Sequence[Span]) -> Iterable[list[tuple[int, Span, bool]]]:

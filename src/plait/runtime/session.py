@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from plait.blueprint.state import SLACK
-from plait.errors import ContextExceeded, PlaitError
-from plait.runtime.slabs import SlabPool, SlabRun
-from plait.runtime.values import ValueRun
+from plait.blueprint.state import SLAB, SLACK
+from plait.cache.fingerprint import Fingerprint
+from plait.cache.protocol import StateRun
+from plait.errors import ContextExceeded, PlaitError, fault
+from plait.runtime.slabs import Slab, SlabPool, SlabRun
+from plait.runtime.values import Value, ValueRun
 
 __all__ = ["BASE_STEP", "Session", "Span"]
 
@@ -23,12 +25,16 @@ class Session:
     A forward pass that fails or is interrupted leaves the session at its old position.
 
     limit    the longest context
+    fingerprint  what its state is computed with, for the prefix store
     returns  values of earlier positions are kept so that the last tokens can be taken back; rows always can, as far as
              they are kept
     """
 
-    def __init__(self, pool: SlabPool, limit: int, *, returns: bool = False) -> None:
+    def __init__(
+        self, pool: SlabPool, limit: int, *, returns: bool = False, fingerprint: Fingerprint | None = None
+    ) -> None:
         self._pool = pool
+        self.fingerprint = Fingerprint() if fingerprint is None else fingerprint
         self.limit = limit
         self.returns = returns
         self.tokens: list[int] = []
@@ -54,7 +60,7 @@ class Session:
         for run in self.runs:
             run.reach(self.position + count)
         for value in self.values:
-            value.prepare()
+            value.prepare(self.position + count)
 
     def advance(self, tokens: Sequence[int]) -> None:
         """The rows and values of `tokens` are written: move on and let go of what no law needs."""
@@ -100,23 +106,62 @@ class Session:
         del self.tokens[point:]
         self.trim()
 
+    @property
+    def settled(self) -> int:
+        """Tokens that will not be taken back: all of them."""
+        return self.position
+
+    def run(self, index: int) -> StateRun:
+        """Slabs of a row class, for the prefix store."""
+        return StateRun(self.runs[index].first, self.runs[index].slabs)
+
+    def snapshots(self, position: int) -> tuple[Value, ...] | None:
+        """The values at `position`, where a call ended there and they are kept."""
+        found = tuple(value for run in self.values if (value := run.at(position)) is not None)
+        return found if len(found) == len(self.values) else None
+
+    def resume(
+        self, tokens: Sequence[int], runs: Sequence[tuple[int, Sequence[Slab]]], values: Sequence[Value]
+    ) -> None:
+        """Take over the state of `tokens`: this session is at position 0 and holds nothing.
+
+        runs    of each row class the number of its first slab, and its slabs, the last of which may be partial
+        values  of each value class the one at the end of `tokens`; none at position 0
+
+        PlaitError: it stands elsewhere already, or a value does.
+        """
+        if self.tokens or len(runs) != len(self.runs) or (tokens and len(values) != len(self.values)):
+            raise PlaitError("only a new session can take over a state, and only a whole one")
+        position = len(tokens)
+        for value in values:
+            if value.position != position:
+                raise PlaitError(fault("a value to resume from", expected=f"position {position}", found=value.position))
+        for run, (first, slabs) in zip(self.runs, runs, strict=True):
+            run.first, run.slabs = first if slabs else position // SLAB, list(slabs)
+        if position:
+            for held, value in zip(self.values, values, strict=True):
+                held.now = value
+        self.tokens.extend(tokens)
+
     def fork(self) -> Session:
         """Another session at the same position. Whole slabs and values are shared, the last rows copied."""
         if self.closed:
             raise PlaitError("the session is closed")
-        made = Session(self._pool, self.limit, returns=self.returns)
+        made = Session(self._pool, self.limit, returns=self.returns, fingerprint=self.fingerprint)
         made.tokens = list(self.tokens)
         made.runs = tuple(run.fork(self.position) for run in self.runs)
         made.values = tuple(value.fork() for value in self.values)
         return made
 
     def held(self) -> dict[str, int]:
-        """Bytes this session holds, by category."""
+        """Bytes this session holds, by category; `returns`: values of earlier positions, to go back to."""
         totals: dict[str, int] = {}
         for run, slab_class in zip(self.runs, self._pool.classes, strict=True):
             totals[slab_class.category] = totals.get(slab_class.category, 0) + run.nbytes
         for value, value_class in zip(self.values, self._pool.values, strict=True):
             totals[value_class.category] = totals.get(value_class.category, 0) + value.nbytes
+        if self.returns:
+            totals["returns"] = sum(value.base_bytes for value in self.values)
         return totals
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.state import SLAB, Category, LayerLaw, Part, Rows, WindowRows, laws, row_classes, slab_span
-from plait.runtime.values import BASES, Value, ValueClass, value_classes
+from plait.runtime.values import BASES, value_classes
 
 __all__ = ["Slab", "SlabClass", "SlabPool", "SlabRun"]
 
@@ -61,21 +61,55 @@ class SlabClass:
 
 
 class Slab:
-    """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, dim]; `holders` is how many share it."""
+    """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, dim].
 
-    __slots__ = ("data", "holders", "views")
+    `holders` is how many keep it: while there are several, nobody writes it. A cache.protocol.HeldSlab.
+    """
 
-    def __init__(self, slab_class: SlabClass, dtype: torch.dtype, device: torch.device) -> None:
+    __slots__ = ("_class", "_pool", "data", "holders", "views")
+
+    def __init__(self, pool: SlabPool, slab_class: SlabClass) -> None:
+        self._pool = pool
+        self._class = slab_class
         self.holders = 1
-        self.data = torch.zeros(slab_class.elements, dtype=dtype, device=device)
+        self.data = torch.zeros(slab_class.elements, dtype=pool.dtype, device=pool.device)
         self.views: dict[int, tuple[Tensor, ...]] = {
             layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.dim) for p in places)
             for layer, places in slab_class.places.items()
         }
+        pool.count(slab_class.category, self.nbytes)
 
     @property
     def nbytes(self) -> int:
         return self.data.numel() * self.data.element_size()
+
+    def share(self) -> None:
+        """One more holder: from now on nobody writes it."""
+        with self._pool.counting:
+            self.holders += 1
+
+    def release(self) -> None:
+        """A holder lets go of it."""
+        with self._pool.counting:
+            self.holders -= 1
+            gone = self.holders == 0
+        if gone:
+            self._pool.count(self._class.category, -self.nbytes)
+
+    @torch.inference_mode()
+    def copy(self, rows: int) -> Slab:
+        """A slab of one's own with the first rows of this one."""
+        made = Slab(self._pool, self._class)
+        for layer, parts in self.views.items():
+            for source, target in zip(parts, made.views[layer], strict=True):
+                target[:, :rows] = source[:, :rows]
+        return made
+
+    @torch.inference_mode()
+    def clear_from(self, row: int) -> None:
+        """Rows from `row` on are as if never written."""
+        for part in (part for parts in self.views.values() for part in parts):
+            part[:, row:] = 0
 
 
 class SlabPool:
@@ -92,7 +126,7 @@ class SlabPool:
         self.device = device
         self._held: Counter[Category] = Counter()
         # Sessions may run in several threads.
-        self._counting = Lock()
+        self.counting = Lock()
 
     def rows_of(self, layer: int) -> int:
         """The class in which a layer keeps its keys and values or its latents. KeyError: it keeps none."""
@@ -107,38 +141,10 @@ class SlabPool:
         """Which of `values` holds a category. KeyError: the model has no such values."""
         return {c.category: i for i, c in enumerate(self.values)}[category]
 
-    def allocate(self, slab_class: SlabClass) -> Slab:
-        """A zeroed slab."""
-        slab = Slab(slab_class, self.dtype, self.device)
-        with self._counting:
-            self._held[slab_class.category] += slab.nbytes
-        return slab
-
-    def share(self, held: Slab | Value) -> None:
-        """One more holder: from now on nobody writes it."""
-        with self._counting:
-            held.holders += 1
-
-    def release(self, slab_class: SlabClass, slab: Slab) -> None:
-        """A holder of a slab lets go of it."""
-        with self._counting:
-            slab.holders -= 1
-            if slab.holders == 0:
-                self._held[slab_class.category] -= slab.nbytes
-
-    def make_value(self, value_class: ValueClass) -> Value:
-        """Room for a value; what is in it is undefined."""
-        value = Value(value_class, self.value_dtype, self.device)
-        with self._counting:
-            self._held[value_class.category] += value.nbytes
-        return value
-
-    def release_value(self, value_class: ValueClass, value: Value) -> None:
-        """A holder of a value lets go of it."""
-        with self._counting:
-            value.holders -= 1
-            if value.holders == 0:
-                self._held[value_class.category] -= value.nbytes
+    def count(self, category: Category, nbytes: int) -> None:
+        """Bytes of a category are held, or, where negative, no longer."""
+        with self.counting:
+            self._held[category] += nbytes
 
     def tail_bytes(self) -> int:
         """Bytes of one slab of every class: what a fork copies at most."""
@@ -177,63 +183,52 @@ class SlabRun:
     def reach(self, stop: int) -> None:
         """Allocate so that rows up to `stop` have a place."""
         while (self.first + len(self.slabs)) * SLAB < stop:
-            self.slabs.append(self._pool.allocate(self._class))
+            self.slabs.append(Slab(self._pool, self._class))
 
     def trim(self, position: int) -> None:
         """Keep what the law keeps at `position`: earlier window slabs and slabs beyond the last row go."""
         kept = slab_span(self._class.law.kept(position))
         while self.slabs and self.first < kept.start:
-            self._pool.release(self._class, self.slabs.pop(0))
+            self.slabs.pop(0).release()
             self.first += 1
         while self.slabs and self.first + len(self.slabs) > kept.stop:
-            self._pool.release(self._class, self.slabs.pop())
+            self.slabs.pop().release()
 
     def covers(self, position: int) -> bool:
         """The rows that resuming at `position` needs are here; no later position was reached without them."""
         required = self._class.law.required(position)
         return not required or self.first * SLAB <= required.start
 
-    @torch.inference_mode()
     def fork(self, position: int) -> SlabRun:
         """The same rows [.., position) for another session: whole slabs are shared, the last rows copied."""
         made = SlabRun(self._pool, self._class)
         made.first = self.first
         for index, slab in enumerate(self.slabs, self.first):
             if (index + 1) * SLAB <= position:
-                self._pool.share(slab)
+                slab.share()
                 made.slabs.append(slab)
             else:
-                made.slabs.append(self._copied(slab, position - index * SLAB))
+                made.slabs.append(slab.copy(position - index * SLAB))
         return made
 
-    @torch.inference_mode()
     def cut(self, position: int) -> None:
         """Take back the rows from `position` on, which is one this run covers."""
         while self.slabs and (self.first + len(self.slabs) - 1) * SLAB >= position:
-            self._pool.release(self._class, self.slabs.pop())
+            self.slabs.pop().release()
         if not self.slabs:
             self.first = self._class.law.kept(position).start // SLAB
-        elif rows := position - (self.first + len(self.slabs) - 1) * SLAB:
-            last = self.slabs[-1]
-            if rows < SLAB and last.holders > 1:
-                self.slabs[-1] = self._copied(last, rows)
-                self._pool.release(self._class, last)
-            elif rows < SLAB:
-                for part in (part for parts in last.views.values() for part in parts):
-                    part[:, rows:] = 0
-
-    def _copied(self, slab: Slab, rows: int) -> Slab:
-        """A slab of one's own with the first rows of another."""
-        made = self._pool.allocate(self._class)
-        for layer, parts in slab.views.items():
-            for source, target in zip(parts, made.views[layer], strict=True):
-                target[:, :rows] = source[:, :rows]
-        return made
+            return
+        rows, last = position - (self.first + len(self.slabs) - 1) * SLAB, self.slabs[-1]
+        if rows < SLAB and last.holders > 1:
+            self.slabs[-1] = last.copy(rows)
+            last.release()
+        elif rows < SLAB:
+            last.clear_from(rows)
 
     def clear(self) -> None:
         """Give all slabs back."""
         while self.slabs:
-            self._pool.release(self._class, self.slabs.pop())
+            self.slabs.pop().release()
 
     @property
     def nbytes(self) -> int:

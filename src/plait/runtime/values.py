@@ -54,21 +54,42 @@ def value_classes(items: tuple[LayerLaw, ...]) -> tuple[ValueClass, ...]:
 
 
 class Value:
-    """One allocation. `views[layer]` are the parts' tensors [heads, dim]; `holders` is how many share it."""
+    """One allocation. `views[layer]` are the parts' tensors [heads, dim]. A cache.protocol.HeldSnapshot.
 
-    __slots__ = ("data", "holders", "views")
+    position  where it was computed
+    holders   how many keep it
+    """
 
-    def __init__(self, value_class: ValueClass, dtype: torch.dtype, device: torch.device) -> None:
+    __slots__ = ("_class", "_pool", "data", "holders", "position", "views")
+
+    def __init__(self, pool: SlabPool, value_class: ValueClass, position: int) -> None:
+        self._pool = pool
+        self._class = value_class
+        self.position = position
         self.holders = 1
-        self.data = torch.empty(value_class.elements, dtype=dtype, device=device)
+        self.data = torch.empty(value_class.elements, dtype=pool.value_dtype, device=pool.device)
         self.views: dict[int, tuple[Tensor, ...]] = {
             layer: tuple(self.data[at : at + heads * dim].view(heads, dim) for at, heads, dim in parts)
             for layer, parts in value_class.places.items()
         }
+        pool.count(value_class.category, self.nbytes)
 
     @property
     def nbytes(self) -> int:
         return self.data.numel() * self.data.element_size()
+
+    def share(self) -> None:
+        """One more holder."""
+        with self._pool.counting:
+            self.holders += 1
+
+    def release(self) -> None:
+        """A holder lets go of it."""
+        with self._pool.counting:
+            self.holders -= 1
+            gone = self.holders == 0
+        if gone:
+            self._pool.count(self._class.category, -self.nbytes)
 
 
 class ValueRun:
@@ -76,7 +97,8 @@ class ValueRun:
 
     A step reads `now`, or starts from zeros, and must fill all of `next`.
 
-    bases  values at earlier positions, for going back: (position, value; None at 0), the earliest first
+    bases  values at earlier positions, for going back: (position, value; None at 0), the earliest first. A value's own
+           `position` is where the call that made it ended
     """
 
     __slots__ = ("_class", "_pool", "bases", "next", "now")
@@ -88,10 +110,10 @@ class ValueRun:
         self.next: Value | None = None
         self.bases: list[tuple[int, Value | None]] = []
 
-    def prepare(self) -> None:
-        """Make room for the value at the end of a call."""
+    def prepare(self, stop: int) -> None:
+        """Make room for the value at the end of a call, which ends at `stop`."""
         if self.next is None:
-            self.next = self._pool.make_value(self._class)
+            self.next = Value(self._pool, self._class, stop)
 
     def advance(self, base: int | None) -> None:
         """The call has succeeded: its value is the session's. `base`: the one before, of this position, is kept."""
@@ -113,8 +135,13 @@ class ValueRun:
         made = ValueRun(self._pool, self._class)
         made.now = self.now
         if self.now is not None:
-            self._pool.share(self.now)
+            self.now.share()
         return made
+
+    def at(self, position: int) -> Value | None:
+        """The value at `position`, where it is kept."""
+        kept = (self.now, *(value for _, value in self.bases))
+        return next((value for value in kept if value is not None and value.position == position), None)
 
     def cut(self, position: int) -> None:
         """Go back to the value at `position`, the session's own or that of a base. ValueError: there is none."""
@@ -140,11 +167,17 @@ class ValueRun:
         while self.bases:
             self._release(self.bases.pop()[1])
 
-    def _release(self, value: Value | None) -> None:
+    @staticmethod
+    def _release(value: Value | None) -> None:
         if value is not None:
-            self._pool.release_value(self._class, value)
+            value.release()
 
     @property
     def nbytes(self) -> int:
-        held = (self.now, self.next, *(value for _, value in self.bases))
-        return sum(value.nbytes for value in held if value is not None)
+        """Bytes of the session's value, and of a call's."""
+        return sum(value.nbytes for value in (self.now, self.next) if value is not None)
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of values to go back to."""
+        return sum(value.nbytes for _, value in self.bases if value is not None)

@@ -9,7 +9,7 @@ from plait.runtime.steps.mixture import Sum
 from plait.runtime.steps.stream import Project
 from plait.runtime.steps.streams import Augment, Correct, Merge, Modalities, Predict, Widen
 
-__all__ = ["add_augment", "add_correct", "add_laurel", "add_merge", "add_predict", "add_widen"]
+__all__ = ["add_augment", "add_correct", "add_laurel", "add_predict", "add_widen", "merge"]
 
 
 def add_widen(build: Builder, altup: AltUp) -> None:
@@ -18,9 +18,9 @@ def add_widen(build: Builder, altup: AltUp) -> None:
     build.add(Widen(build.linear(roles) if roles else None))
 
 
-def add_merge(build: Builder, altup: AltUp) -> None:
-    """h = the streams merged into one."""
-    build.add(Merge(tuple(build.linear([f"altup.unembedding.{i}"]) for i in range(1, altup.streams))))
+def merge(build: Builder, altup: AltUp) -> Merge:
+    """What makes one of all streams, of rows whose logits are wanted."""
+    return Merge(tuple(build.linear([f"altup.unembedding.{i}"]) for i in range(1, altup.streams)))
 
 
 def add_predict(build: Builder, index: int, altup: AltUp) -> Modalities:

@@ -13,6 +13,7 @@ from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import layer_norm, rms_norm
 from plait.runtime.packed import Packed
 from plait.runtime.steps.call import Call, Step
+from plait.runtime.steps.streams import Merge
 
 __all__ = ["AddTo", "Embed", "Logits", "Normalise", "Project"]
 
@@ -86,13 +87,20 @@ class AddTo(Step):
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Logits of chosen rows: head(norm(h)), with the model's softcap."""
+    """Logits of chosen rows: head(norm(h)), with the model's softcap.
+
+    merge  makes h of several streams, None: there is one
+    """
 
     weight: Tensor | None
     eps: float
     linear: Linear
     cap: float | None
+    merge: Merge | None = None
 
     def __call__(self, h: Tensor) -> Tensor:
+        """h [n, hidden], or [streams, n, hidden] with `merge` -> [n, vocabulary]."""
+        if self.merge is not None:
+            h = self.merge(h)
         y = self.linear(rms_norm(h, self.weight, self.eps))
         return y if self.cap is None else softcap(y, self.cap)

@@ -89,12 +89,13 @@ class Augment(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class Merge(Step):
-    """h = mean of the first stream and the projections of the others, scaled to the magnitude of the first."""
+class Merge:
+    """The streams in one: the mean of the first and the projections of the others, scaled to its magnitude."""
 
     linears: tuple[Linear, ...]
 
-    def __call__(self, call: Call) -> None:
-        first, *rest = call.registers["streams"].unbind()
+    def __call__(self, streams: Tensor) -> Tensor:
+        """streams [streams, n, hidden] -> [n, hidden]. Keeps the contract."""
+        first, *rest = streams.unbind()
         made = [to_magnitude(linear(x), first) for linear, x in zip(self.linears, rest, strict=True)]
-        call.registers["h"] = mean(torch.stack((first, *made)))
+        return mean(torch.stack((first, *made)))

@@ -28,4 +28,11 @@ for event in engine.generate(tokens, sampling=Sampling(temperature=0.8, top_k=40
 session = engine.session(tokens)
 session.append([int(session.logits.argmax())])
 print(session.position, session.held())
+
+# A fork shares what the sequence holds; tokens are taken back as if they had never been.
+fork = session.fork()
+fork.append([1, 2, 3])
+fork.rollback(session.position)
+print(fork.position, torch.equal(fork.logits, session.logits))
+fork.close()
 session.close()

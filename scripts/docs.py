@@ -1,4 +1,4 @@
-"""Writes what the documents show of Plait: every command's output, every example's, and the picture.
+"""Writes what the documents show of Plait: every command's output, every example's, pictures, and pages on families.
 
     python scripts/docs.py           run the commands and write their output into the documents
     python scripts/docs.py --check   change nothing; exit status 1 and a diff where something is stale
@@ -9,28 +9,29 @@ A document says what it wants between two comments, and the part between them is
     <!-- generated: python docs/estimators.py -->     the same of a program
     <!-- generated: source docs/api.py -->            the text of a file
     <!-- end -->
+
+`PICTURES` are what commands write to stdout. The pages on families are made by `family_pages` from their sentences.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
-
-from rich.console import Console
-from rich.text import Text
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCUMENTS: Final = (
     "README.md",
+    "README.zh.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "benchmarks/README.md",
@@ -38,8 +39,18 @@ DOCUMENTS: Final = (
     "docs/memory.md",
 )
 BLOCK: Final = re.compile(r"<!-- generated: (?P<command>[^\n]+?) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
-PICTURE: Final = "docs/inspect.svg"
-PICTURED: Final = "plait inspect gemma-3-270m"
+PICTURES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "docs/pictures/spark-x2.5-4b.svg": "plait draw spark-x2.5-4b -o -",
+        "docs/pictures/spark-x2.5-4b-dark.svg": "plait draw spark-x2.5-4b --theme dark -o -",
+        "docs/pictures/spark-x2.5-4b-zh.svg": "plait draw spark-x2.5-4b --lang zh -o -",
+        "docs/pictures/spark-x2.5-4b-zh-dark.svg": "plait draw spark-x2.5-4b --lang zh --theme dark -o -",
+        "docs/pictures/qwen3.5-4b-layers.svg": "plait draw qwen3.5-4b --layers -o -",
+        "docs/pictures/qwen3.5-4b-layers-dark.svg": "plait draw qwen3.5-4b --layers --theme dark -o -",
+        "docs/pictures/qwen3.5-4b-layers-zh.svg": "plait draw qwen3.5-4b --layers --lang zh -o -",
+        "docs/pictures/qwen3.5-4b-layers-zh-dark.svg": "plait draw qwen3.5-4b --layers --lang zh --theme dark -o -",
+    }
+)
 COLUMNS: Final = 100
 
 
@@ -49,9 +60,14 @@ def output(command: str) -> str:
     program, *arguments = shlex.split(command)
     words = {"plait": ["-m", "plait", *arguments], "python": arguments}[program]
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "error", "COLUMNS": str(COLUMNS)}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, *words],
+        cwd=ROOT,
+        env={**environment, "COLUMNS": str(COLUMNS)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
     )
     if done.returncode != 0:
         sys.exit(f"docs: `{command}` ended with exit status {done.returncode}:\n{done.stderr}")
@@ -86,33 +102,20 @@ def refreshed(text: str) -> str:
     return BLOCK.sub(lambda m: f"<!-- generated: {m['command']} -->\n{block(m['command'])}<!-- end -->", text)
 
 
-def stamp(text: str) -> str:
-    """Says of which text a picture was made; pictures of one text differ between versions of rich."""
-    return f"<!-- {PICTURED}: sha256 {hashlib.sha256(text.encode()).hexdigest()} -->"
+def pages() -> Mapping[str, str]:
+    """The pages on families."""
+    place = str(ROOT / "scripts")
+    if place not in sys.path:
+        sys.path.insert(0, place)
+    from family_pages import pages
 
-
-def picture(text: str) -> str:
-    """A terminal window that shows the command and its output. The file names no font to fetch from elsewhere."""
-    shown = Text(f"$ {PICTURED}\n{text.rstrip()}")
-    shown.highlight_regex(r"(?m)^(\$ .*|gemma-3-270m|layers\s+mixer.*|RoPE of.*)$", "bold")
-    width = max(map(len, shown.plain.splitlines()))
-    with open(os.devnull, "w") as nowhere:
-        console = Console(record=True, width=width, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(shown, soft_wrap=True)
-    svg = console.export_svg(title="Plait", unique_id="plait")
-    svg = re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!-- Generated with Rich .*? -->", stamp(text), svg)
-    return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
+    return pages()
 
 
 def wanted() -> dict[str, str]:
-    """The text each file should have; a picture of the right output is right."""
+    """The text each file should have."""
     files = {name: refreshed((ROOT / name).read_text(encoding="utf-8")) for name in DOCUMENTS}
-    path = ROOT / PICTURE
-    drawn = path.read_text(encoding="utf-8") if path.is_file() else ""
-    text = output(PICTURED)
-    files[PICTURE] = drawn if stamp(text) in drawn else picture(text)
-    return files
+    return {**files, **{name: output(command) for name, command in PICTURES.items()}, **pages()}
 
 
 def main(arguments: list[str]) -> int:
@@ -129,6 +132,7 @@ def main(arguments: list[str]) -> int:
             lines = found.splitlines(keepends=True), text.splitlines(keepends=True)
             sys.stdout.writelines(difflib.unified_diff(*lines, f"{name} (as it is)", f"{name} (as it should be)"))
         else:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {name}")
     if arguments and stale:

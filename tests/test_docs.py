@@ -1,4 +1,7 @@
-"""The documents: what they name exists, the commands they show parse, and staleness is noticed."""
+"""The documents: what they name exists, the commands they show parse, and staleness is noticed.
+
+Their figures are not checked here but by `scripts/docs.py --check`, which makes them anew.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +18,10 @@ import click
 import pytest
 
 import plait
+from plait.account.parameters import parameters_of
+from plait.blueprint.catalog import Entry, entry
+from plait.blueprint.families import family
+from plait.blueprint.source import open_entry
 from plait.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +29,7 @@ PACKAGE = ROOT / "src" / "plait"
 DOCUMENTS = (
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "families").glob("*.md")),
     ROOT / "benchmarks" / "README.md",
     ROOT / "tests" / "data" / "README.md",
 )
@@ -32,15 +41,27 @@ TEXTS = tuple(
 ) + tuple(path for path in sorted(ROOT.iterdir()) if path.suffix in (".md", ".toml"))
 
 
-@pytest.fixture
-def docs():
-    """The script that writes the generated parts, as a module of its own for each test."""
-    spec = importlib.util.spec_from_file_location("docs_script", ROOT / "scripts" / "docs.py")
+def script(name: str, monkeypatch):
+    """A program of `scripts/` as a module of its own for each test."""
+    spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def docs(monkeypatch):
+    """The script that writes the generated parts."""
+    return script("docs", monkeypatch)
+
+
+@pytest.fixture
+def family_pages(monkeypatch):
+    """The script that makes the pages on families."""
+    return script("family_pages", monkeypatch)
 
 
 def named(path: Path) -> str:
@@ -68,17 +89,24 @@ ALL_COMMANDS = tuple(words for path in DOCUMENTS for words in shell_commands(pat
 PLAIT_COMMANDS = tuple(words[1:] for words in ALL_COMMANDS if Path(words[0]).name == "plait")
 
 
+def entry_of(name: str) -> Entry:
+    found = entry(name)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links_lead_somewhere(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not target.startswith("https://"):
-            assert (path.parent / target.split("#")[0]).exists(), f"{named(path)} links to {target}"
+    for target in re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", text):
+        place = target[0] or target[1]
+        if not place.startswith("https://"):
+            assert (path.parent / place.split("#")[0]).exists(), f"{named(path)} links to {place}"
 
 
 def is_there(word: str) -> bool:
     """A path from the root or inside the package, with or without `.py`, or a name in such a module."""
-    for base in (ROOT, PACKAGE, *(PACKAGE / floor for floor in ("blueprint", "runtime", "engine"))):
+    for base in (ROOT, PACKAGE, *(PACKAGE / part for part in ("blueprint", "explore", "runtime", "engine"))):
         if any(base.glob(word)) or any(base.glob(f"{word}.py")):
             return True
         module, _, name = word.rpartition(".")
@@ -146,10 +174,28 @@ def test_no_place_of_one_machine_is_named(path: Path) -> None:
     assert found is None, f"{named(path)} names {found[0].decode()}..."
 
 
-def test_the_picture_fetches_nothing() -> None:
-    text = (ROOT / "docs" / "inspect.svg").read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-    assert "://" not in text
-    assert "url(" not in text.replace("url(#", "")
+def test_pictures_fetch_nothing(docs) -> None:
+    for name in docs.PICTURES:
+        text = (ROOT / name).read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "://" not in text
+        assert "url(" not in text.replace("url(#", "")
+
+
+def test_every_picture_is_shown(docs) -> None:
+    shown = {(ROOT / "docs" / "pictures" / Path(name).name) for name in docs.PICTURES}
+    assert shown == set((ROOT / "docs" / "pictures").iterdir())
+    texts = "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    for name in docs.PICTURES:
+        assert name in texts, f"no document shows {name}"
+
+
+def test_both_readmes_show_the_same_and_link_each_other(docs) -> None:
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+    assert "](README.zh.md)" in english
+    assert "](README.md)" in chinese
+    assert docs.BLOCK.findall(english) == docs.BLOCK.findall(chinese)
+    links = [set(re.findall(r"\]\((?!README)([^)]+)\)", text)) for text in (english, chinese)]
+    assert links[0] == links[1]
 
 
 def test_every_generated_part_is_found(docs) -> None:
@@ -164,8 +210,9 @@ def test_every_generated_part_is_found(docs) -> None:
 def test_what_is_stale_is_noticed_and_made_anew(docs, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     monkeypatch.setattr(docs, "DOCUMENTS", ("one.md",))
+    monkeypatch.setattr(docs, "PICTURES", {"pictures/two.svg": "plait draw two"})
+    monkeypatch.setattr(docs, "pages", lambda: {"pages/three.md": "the page\n"})
     monkeypatch.setattr(docs, "output", lambda command: f"so says {command}\n")
-    (tmp_path / "docs").mkdir()
     document = tmp_path / "one.md"
     document.write_text("before\n<!-- generated: plait models -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
     assert docs.main(["--check"]) == 1
@@ -177,6 +224,13 @@ def test_what_is_stale_is_noticed_and_made_anew(docs, tmp_path, monkeypatch, cap
     assert text.startswith("before\n")
     assert text.endswith("<!-- end -->\nafter\n")
     assert "$ plait models\nso says plait models\n" in text
+    assert (tmp_path / "pictures" / "two.svg").read_text(encoding="utf-8") == "so says plait draw two\n"
+    page = tmp_path / "pages" / "three.md"
+    assert page.read_text(encoding="utf-8") == "the page\n"
+    page.write_text("the old page\n", encoding="utf-8")
+    assert docs.main(["--check"]) == 1
+    assert docs.main([]) == 0
+    assert docs.main(["--check"]) == 0
     monkeypatch.setattr(docs, "output", lambda command: f"now says {command}\n")
     assert docs.main(["--check"]) == 1
 
@@ -187,3 +241,46 @@ def test_figures_of_one_run_are_left_out(docs) -> None:
     line = '{"event": "result", "timing": {"prompt_seconds": 0.25}}'
     assert "0.25" not in docs.steady(line)
     assert docs.steady("any 1.23456 text") == "any 1.23456 text"
+
+
+def test_pages_on_families_are_what_the_script_makes(family_pages) -> None:
+    made = family_pages.pages()
+    there = {named(path) for path in DOCUMENTS if path.parent.name == "families"}
+    assert there == {name for name in made if name.startswith("docs/families/")}
+    for name, text in made.items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name} is stale; run: python scripts/docs.py"
+
+
+def test_figures_of_pages_come_from_the_blueprint(family_pages) -> None:
+    source = open_entry(entry_of("gemma-3-4b"))
+    models = {"gemma-3-4b": family_pages.Model(source.entry, source, parameters_of(source))}
+
+    def text(words: str) -> str:
+        return family_pages.filled(words, models)
+
+    # https://arxiv.org/abs/2503.19786, section 2: windows of 1,024, theta 1M on full layers, scaled by 8.
+    assert text("{gemma-3-4b layers} layers, W {gemma-3-4b window.window}") == "34 layers, W 1,024"
+    assert text("{gemma-3-4b full.rope.theta}, {gemma-3-4b full.rope.scaling.factor}") == "1,000,000, 8"
+    assert text("{gemma-3-4b full.rope.rotated} of {gemma-3-4b full.qk_dim}") == "256 of 256"
+    # 5 full layers x 2 x 4 heads x 256 dims x 2 bytes
+    assert text("{gemma-3-4b growth}") == "20,480"
+    with pytest.raises(KeyError):
+        text("{gemma-3-4b full.no_such_field}")
+    with pytest.raises(KeyError):
+        text("{no-such-model layers}")
+    with pytest.raises(ValueError, match="no figure is understood"):
+        text("a brace {gemma-3-4b}")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "families" / "src").glob("*.toml")), ids=lambda p: p.stem)
+def test_code_named_on_family_pages_is_in_the_reference(path: Path) -> None:
+    text = tomllib.loads(path.read_text(encoding="utf-8"))
+    named_code = [name for trap in text["traps"] for name in trap.get("code", ())]
+    package = importlib.util.find_spec("transformers")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    files = re.findall(r"models/\w+/\w+\.py", family(path.stem).REFERENCE)
+    assert files or not named_code
+    code = "".join((Path(package.submodule_search_locations[0]) / file).read_text(encoding="utf-8") for file in files)
+    for name in named_code:
+        assert re.search(rf"^(class|def) {name}\b", code, re.MULTILINE), f"{name} is not in {files}"

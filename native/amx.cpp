@@ -29,48 +29,69 @@ void configure(long rows) {
     _tile_loadconfig(&config);
 }
 
+// The part of an output tile that exists, from a tile of the scratch.
 void put(const float* made, float* y, long rows, long out, long column) {
     long width = smaller(16, out - column);
     for (long r = 0; r < rows; ++r) __builtin_memcpy(y + r * out + column, made + r * 16, sizeof(float) * width);
 }
 
-// Rows [0, rows), at most 32, of two panels (or of one).
+// Whole columns go straight to their place.
+#define PLAIT_PUT(tile, row, count, column)                             \
+    if ((column) + 16 <= out) {                                         \
+        _tile_stored(tile, y + (row) * out + (column), out * 4);        \
+    } else {                                                            \
+        _tile_stored(tile, made, 64);                                   \
+        put(made, y + (row) * out, count, out, column);                 \
+    }
+
+// Rows [0, rows), at most 32, of two panels (or of one). x: blocks of 16 rows by 32 columns, block after block.
 void block(const std::uint16_t* x, long padded, const std::uint16_t* w, float* y, long rows, long out, long column,
            bool two) {
     alignas(64) float made[16 * 16];
     bool tall = rows > 16;
-    long step = padded * 2;
+    const std::uint16_t* below = x + 16 * padded;
+    const std::uint16_t* beside = w + 16 * padded;
     _tile_zero(0);
     if (two) _tile_zero(1);
     if (tall) _tile_zero(2);
     if (tall && two) _tile_zero(3);
-    for (long k = 0; k < padded; k += 32) {
-        _tile_loadd(6, w + k * 16, 64);
-        _tile_loadd(4, x + k, step);
+    for (long k = 0; k < padded * 16; k += 512) {
+        _tile_loadd(6, w + k, 64);
+        _tile_loadd(4, x + k, 64);
         _tile_dpbf16ps(0, 4, 6);
         if (tall) {
-            _tile_loadd(5, x + 16 * padded + k, step);
+            _tile_loadd(5, below + k, 64);
             _tile_dpbf16ps(2, 5, 6);
         }
         if (two) {
-            _tile_loadd(7, w + (padded + k) * 16, 64);
+            _tile_loadd(7, beside + k, 64);
             _tile_dpbf16ps(1, 4, 7);
             if (tall) _tile_dpbf16ps(3, 5, 7);
         }
     }
     long upper = smaller(16, rows);
-    _tile_stored(0, made, 64);
-    put(made, y, upper, out, column);
-    if (two) {
-        _tile_stored(1, made, 64);
-        put(made, y, upper, out, column + 16);
-    }
-    if (tall) {
-        _tile_stored(2, made, 64);
-        put(made, y + 16 * out, rows - 16, out, column);
-        if (two) {
-            _tile_stored(3, made, 64);
-            put(made, y + 16 * out, rows - 16, out, column + 16);
+    PLAIT_PUT(0, 0, upper, column)
+    if (two) PLAIT_PUT(1, 0, upper, column + 16)
+    if (tall) PLAIT_PUT(2, 16, rows - 16, column)
+    if (tall && two) PLAIT_PUT(3, 16, rows - 16, column + 16)
+}
+
+// Rows rounded to bf16 in blocks of 16 rows by 32 columns: a tile reads them from 16 lines side by side. In rows
+// 4096 bytes apart they would fall into the same set of the cache.
+void round_blocks(const float* x, long x_stride, std::uint16_t* y, long rows, long in, long padded) {
+    long strips = (rows + 15) / 16;
+#pragma omp parallel for schedule(static) if (rows * in >= 65536)
+    for (long s = 0; s < strips; ++s) {
+        for (long r = 0; r < 16 && s * 16 + r < rows; ++r) {
+            const float* from = x + (s * 16 + r) * x_stride;
+            std::uint16_t* to = y + s * 16 * padded + r * 32;
+            for (long k = 0; k < padded; k += 32) {
+                long low = smaller(16, in - k), high = smaller(16, in - k - 16);
+                __m512 a = _mm512_maskz_loadu_ps(__mmask16((1u << low) - 1), from + k);
+                __m512 b = high > 0 ? _mm512_maskz_loadu_ps(__mmask16((1u << high) - 1), from + k + 16)
+                                    : _mm512_setzero_ps();
+                _mm512_storeu_si512(to + k * 16, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+            }
         }
     }
 }
@@ -79,8 +100,8 @@ void block(const std::uint16_t* x, long padded, const std::uint16_t* w, float* y
 
 void linear_bf16_amx(const float* x, long x_stride, const std::uint16_t* w, float* y, long rows, long out, long in) {
     long panels = (out + 15) / 16, padded = (in + 31) / 32 * 32, pairs = (panels + 1) / 2;
-    auto* rounded = new std::uint16_t[rows * padded];
-    round_rows(x, x_stride, rounded, rows, in, padded);
+    auto* rounded = new std::uint16_t[(rows + 15) / 16 * 16 * padded];
+    round_blocks(x, x_stride, rounded, rows, in, padded);
 #pragma omp parallel
     {
         long shaped = 0;

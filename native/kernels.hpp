@@ -21,6 +21,19 @@ struct Attention {
     Store store;
 };
 
+// y = heads of queries and keys, each normalised (where there is a weight) and turned by its position.
+struct Heads {
+    const float* x;       // [rows, groups, width], row stride `x_stride`
+    float* y;             // [rows, groups, width]
+    const float* weight;  // [groups, width] or null: not normalised
+    const float* cosine;  // [rows, pairs]
+    const float* sine;
+    float eps;
+    long x_stride, rows, groups, width;
+    long pairs, start, distance;  // pair i: (start + i, start + i + distance), or where adjacent start + 2 i and the next
+    bool adjacent;
+};
+
 struct Kernels {
     const char* name;
     // y [rows, out] = x [rows, in] W^T, W packed: panels of 16 outputs, [panel][in][16]
@@ -31,6 +44,7 @@ struct Kernels {
     // y = x / sqrt(mean(x^2) + eps) * weight; rows of `groups` consecutive vectors, weight [groups, width] or null
     void (*rms_norm)(const float* x, long x_stride, const float* weight, float eps, float* y, long rows, long groups,
                      long width);
+    void (*heads)(const Heads&);
     // y [rows, width] = activation(x[:, :width]) * x[:, width:2 width]
     void (*gated)(Activation activation, const float* x, long x_stride, float* y, long rows, long width);
 };

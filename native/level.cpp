@@ -14,7 +14,7 @@ namespace plait {
 extern const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels);
 const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels) = {
     PLAIT_TEXT(PLAIT_LEVEL), PLAIT_LEVEL::linear_f32, PLAIT_LEVEL::linear_bf16,
-    PLAIT_LEVEL::attention,  PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::gated,
+    PLAIT_LEVEL::attention,  PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::heads,       PLAIT_LEVEL::gated,
 };
 
 }  // namespace plait

@@ -70,7 +70,7 @@ std::vector<Level> levels() {
             found.push_back({"avx512bf16", &plait::avx512_kernels, plait::linear_bf16_avx512bf16, "avx512bf16"});
 #endif
 #if defined(PLAIT_HAS_AMX)
-        if (may_use_tiles()) found.push_back({"amx", &plait::avx512_kernels, plait::linear_bf16_amx, "amx"});
+        if (has_bf16_products() && may_use_tiles()) found.push_back({"amx", &plait::avx512_kernels, plait::linear_bf16_amx, "amx"});
 #endif
     }
 #endif
@@ -102,6 +102,27 @@ class Native {
                   long width) const {
         nb::gil_scoped_release released;
         level_.kernels->rms_norm(at<float>(x), x_stride, at<float>(weight), eps, at<float>(y), rows, groups, width);
+    }
+
+    void heads(Address x, long x_stride, Address weight, float eps, Address cosine, Address sine, long pairs, long start,
+               long distance, bool adjacent, Address y, long rows, long groups, long width) const {
+        nb::gil_scoped_release released;
+        plait::Heads h{};
+        h.x = at<float>(x);
+        h.y = at<float>(y);
+        h.weight = at<float>(weight);
+        h.cosine = at<float>(cosine);
+        h.sine = at<float>(sine);
+        h.eps = eps;
+        h.x_stride = x_stride;
+        h.rows = rows;
+        h.groups = groups;
+        h.width = width;
+        h.pairs = pairs;
+        h.start = start;
+        h.distance = distance;
+        h.adjacent = adjacent;
+        level_.kernels->heads(h);
     }
 
     void gated(int activation, Address x, long x_stride, Address y, long rows, long width) const {
@@ -193,6 +214,7 @@ NB_MODULE(_native, m) {
         .def("linear_f32", &Native::linear_f32)
         .def("linear_bf16", &Native::linear_bf16)
         .def("rms_norm", &Native::rms_norm)
+        .def("heads", &Native::heads)
         .def("gated", &Native::gated)
         .def("attention", &Native::attention);
 }

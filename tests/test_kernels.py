@@ -11,13 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plait.blueprint.spec import Rope
 from plait.errors import UsageError
 from plait.runtime import kernels
 from plait.runtime.ops import linear
 from plait.runtime.ops.activation import ACTIVATIONS
 from plait.runtime.ops.attention import attention_reference
 from plait.runtime.ops.attention_native import attention_native
+from plait.runtime.ops.heads import native_heads
 from plait.runtime.ops.norm import native_rms_norm, rms_norm_reference
+from plait.runtime.ops.rope import rotate
 
 LEVELS = kernels.levels()
 
@@ -228,3 +231,39 @@ def test_an_installation_without_kernels_says_so_once(monkeypatch, smollm_gguf):
         made = CliRunner().invoke(command, [str(smollm_gguf), "Hello", "-n", "1"])
         assert made.exit_code == 0
         assert made.stderr.count("installed without its native kernels") == times
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    heads=st.integers(1, 3),
+    pairs=st.integers(1, 20),
+    start=st.integers(0, 5),
+    adjacent=st.booleans(),
+    weighted=st.booleans(),
+    data=st.data(),
+)
+def test_heads_are_right_and_rows_are_their_own(level, rows, heads, pairs, start, adjacent, weighted, data):
+    distance = 0 if adjacent else data.draw(st.integers(pairs, pairs + 5))
+    width = start + (2 * pairs if adjacent else pairs + distance) + data.draw(st.integers(0, 4))
+    rope = Rope(
+        theta=10_000.0,
+        pairs=pairs,
+        divisor=2 * pairs,
+        pairing="adjacent" if adjacent else "half",
+        distance=distance,
+        start=start,
+    )
+    wide = _normal(rows, heads + 1, width)
+    x, angles = wide[:, :heads], _normal(rows, pairs, seed=2)
+    cos, sin = angles.cos(), angles.sin()
+    weight = _normal(heads, width, seed=1) if weighted else None
+    found = native_heads(_native(level), x, weight, 1e-6, rope, cos, sin)
+    expected = x.double()
+    if weight is not None:
+        expected = rms_norm_reference(expected, weight.double(), 1e-6)
+    expected = rotate(expected.clone(), rope, cos.double(), sin.double())
+    assert _gap(found, expected) < 3e-6
+    half = rows // 2
+    assert torch.equal(native_heads(_native(level), x[half:], weight, 1e-6, rope, cos[half:], sin[half:]), found[half:])

@@ -15,6 +15,23 @@ class Native:
     def rms_norm(
         self, x: int, x_stride: int, weight: int, eps: float, y: int, rows: int, groups: int, width: int
     ) -> None: ...
+    def heads(
+        self,
+        x: int,
+        x_stride: int,
+        weight: int,
+        eps: float,
+        cosine: int,
+        sine: int,
+        pairs: int,
+        start: int,
+        distance: int,
+        adjacent: bool,
+        y: int,
+        rows: int,
+        groups: int,
+        width: int,
+    ) -> None: ...
     def gated(self, activation: int, x: int, x_stride: int, y: int, rows: int, width: int) -> None: ...
     def attention(
         self,

@@ -13,8 +13,9 @@ from plait.blueprint.state import SLAB
 from plait.errors import PlaitError, fault
 from plait.runtime.ops.activation import activate
 from plait.runtime.ops.attention import attention
+from plait.runtime.ops.heads import ready_heads
 from plait.runtime.ops.norm import rms_norm
-from plait.runtime.ops.rope import RopeTable, rotate
+from plait.runtime.ops.rope import RopeTable
 from plait.runtime.session import Span
 from plait.runtime.slabs import SlabRun
 from plait.runtime.steps.call import Call, Step
@@ -97,10 +98,12 @@ class Attend(Step):
 
     def __call__(self, call: Call) -> None:
         qk = call.registers["qk"]
-        if self.norms is not None:
-            qk = self.norms(qk, self.heads)
+        norms = self.norms
+        if norms is not None and (norms.over == "all" or self.rope is None):
+            qk, norms = norms(qk, self.heads), None
         if self.rope is not None and self.table is not None:
-            qk = rotate(qk, self.rope, *call.rotation(self.rope, self.table))
+            weight, eps = (None, 0.0) if norms is None else (norms.weight, norms.eps)
+            qk = ready_heads(qk, weight, eps, self.rope, *call.rotation(self.rope, self.table))
         q, k = qk[:, : self.heads], qk[:, self.heads :]
         row = 0
         outs = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+import torch
 from torch import Tensor
 
 from plait.runtime.ops.activation import gated
@@ -12,6 +14,8 @@ from plait.runtime.ops.sparse import keep_largest
 from plait.runtime.steps.call import Call, Step
 
 __all__ = ["Feed"]
+
+_ROWS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,15 @@ class Feed(Step):
     deviations: float | None = None
 
     def __call__(self, call: Call) -> None:
-        both = self.fused(call.registers["x"])
+        # A few rows at a time: what is between the products then stays in the cache.
+        parts = [self._rows(x) for x in call.registers["x"].split(_ROWS)]
+        call.registers["y"] = parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        both = self.fused(x)
         if self.fused_bias is not None:
             both += self.fused_bias
         if self.deviations is not None:
             both[:, : self.width] = keep_largest(both[:, : self.width], self.deviations)
         y = self.down(gated(self.activation, both))
-        call.registers["y"] = y if self.down_bias is None else y + self.down_bias
+        return y if self.down_bias is None else y + self.down_bias

@@ -35,7 +35,7 @@ class Feed(Step):
 
     def __call__(self, call: Call) -> None:
         # A few rows at a time: what is between the products then stays in the cache.
-        parts = [self._rows(x) for x in call.registers["x"].split(_ROWS)]
+        parts = [self._rows(x) for x in torch.split(call.registers["x"], _ROWS)]
         call.registers["y"] = parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _rows(self, x: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ from plait.dtypes import BY_NAME
 from plait.engine.tokenizer import load_tokenizer, tokenizer_from_gguf
 from plait.errors import PlaitError, UnsupportedError, UsageError
 from plait.runtime.blocks import pack
-from plait.runtime.checkpoint import Written, _split, write_random
+from plait.runtime.checkpoint import Written, write_random
+from plait.runtime.checkpoint_files import split
 from plait.runtime.checkpoint_gguf import _header, architecture_metadata
 from plait.runtime.checkpoint_items import items_of
 from plait.runtime.random_values import neutral, random_expert, random_rows, random_values
@@ -229,7 +230,7 @@ def test_shards_keep_the_order_and_none_is_empty(shards: int) -> None:
     wanted = {t.role: t for t in inventory(blueprint)}
     items = items_of(family("llama").layout(blueprint), wanted, BY_NAME["f32"], gguf=False)
     assert len(items) == 20
-    runs = _split(items, shards)
+    runs = split(items, shards)
     assert [item for run in runs for item in run] == items
     assert len(runs) == shards
     assert all(runs)

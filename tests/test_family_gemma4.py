@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from plait.account.memory import memory
 from plait.account.parameters import parameters_of
 from plait.blueprint.check import not_run
 from plait.blueprint.source import from_config, open_model
-from plait.blueprint.spec import Attention, Both, Gated, LinearScaling, Norm, Rope
+from plait.blueprint.spec import AltUp, Attention, Both, Gated, LinearScaling, Norm, Rope
 from plait.blueprint.state import Alias, Rows, WindowRows, laws
 from plait.errors import ConfigError, UnsupportedError
 
@@ -121,8 +122,18 @@ def test_mixture_beside_the_dense_layer() -> None:
 
 
 def test_what_is_not_run_is_said() -> None:
-    assert {"keys that are values", "layer scalars"} <= set(not_run(open_model("gemma-4-12b").blueprint))
-    assert {"per-layer embeddings", "shared keys and values"} <= set(not_run(open_model("gemma-4-e4b").blueprint))
+    blueprint = open_model("gemma-4-12b").blueprint
+    assert not_run(blueprint) == () == not_run(open_model("gemma-4-e4b").blueprint)
+    full = next(layer for layer in blueprint.layers if layer.mixer.keys_are_values)
+    odd = (
+        replace(full, mixer=replace(full.mixer, v_norm=None)),
+        replace(full, mixer=replace(full.mixer, v_norm=Norm(1e-3, weight=False))),
+        replace(full, mixer=replace(full.mixer, qk_norm=None)),
+    )
+    for layer in odd:
+        assert not_run(replace(blueprint, layers=(layer,))) == ("keys that are values, of other norms than a head's",)
+    streams = AltUp(2, 0, None, True, Norm(1e-6))
+    assert not_run(replace(blueprint, altup=streams)) == ("layer scalars of several streams",)
 
 
 def test_every_field_has_evidence() -> None:

@@ -107,7 +107,7 @@ def check(blueprint: Blueprint, file: str) -> Blueprint:
 
 
 def _folds(layer: Layer, blueprint: Blueprint) -> bool:
-    """Keys that are values are one normed vector, whose norm as a key differs from that as a value by a weight alone."""
+    """Keys that are values are one normed vector: its norm as a key is that as a value, times a weight."""
     mixer = layer.mixer
     if not isinstance(mixer, Attention):
         return True

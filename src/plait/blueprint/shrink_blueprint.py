@@ -191,7 +191,7 @@ class _Small:
             rope,
             pairs=pairs,
             divisor=int(rope.divisor * dims),
-            distance=int(rope.distance * dims),
+            distance=rope.distance if rope.pairing == "adjacent" else int(rope.distance * dims),
             start=int(rope.start * dims),
             scaling=scaling,
             axes=tuple(axes) if isinstance(axes, list) else None,

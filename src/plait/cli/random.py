@@ -9,30 +9,26 @@ from pathlib import Path
 
 import click
 
-from plait.blueprint.read.config import read_json
 from plait.blueprint.shrink import tiny
 from plait.blueprint.source import Source, from_config, open_model
-from plait.cli.common import json_option, print_json, printable, requires
+from plait.cli.common import config_keys, json_option, print_json, printable, requires
 from plait.errors import UsageError, fault
 from plait.units import binary_bytes, count
 
-__all__ = ["command"]
+__all__ = ["bytes_progress", "command"]
 
 
 def _keys(model: str, source: Source) -> Mapping[str, object]:
     """The keys of the config that MODEL names."""
-    if source.entry is not None:
-        return source.entry.config
-    if source.hub is not None and source.hub.config is not None:
-        return source.hub.config
-    if source.path is None or source.header is not None:
+    keys = config_keys(source)
+    if keys is None:
         advice = "name a catalogue entry, a directory with a config.json, a config.json or a hub id"
         raise UsageError(fault("a GGUF file has no config to write a checkpoint of", file=model, advice=advice))
-    return read_json(source.path / "config.json" if source.kind == "directory" else source.path)
+    return keys
 
 
 @contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
+def bytes_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
     """A bar on stderr where that is a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
@@ -106,7 +102,7 @@ def command(
         blueprint, _ = from_config(keys, file=f"tiny {config}", name=f"{blueprint.name}-tiny")
     if form is None:
         form = blueprint.stored_format if scale == "full" and blueprint.stored_format in HUB_FORMATS else "f32"
-    with _progress(f"writing {printable(str(out))}") as progress:
+    with bytes_progress(f"writing {printable(str(out))}") as progress:
         written = write_random(
             blueprint, keys, out, seed=seed, gguf=gguf, format=form, shards=shards, force=force, progress=progress
         )

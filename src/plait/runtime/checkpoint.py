@@ -6,28 +6,22 @@ For tests, benchmarks and reports, where the values do not matter but every shap
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-
-from torch import Tensor
 
 from plait.blueprint.families import family
 from plait.blueprint.spec import Blueprint, Quantization
 from plait.blueprint.tensors import Tensor as Wanted
 from plait.blueprint.tensors import inventory
 from plait.dtypes import BY_NAME, Format
-from plait.errors import PlaitError, UsageError, fault
+from plait.errors import UsageError, fault
 from plait.runtime.blocks import packable
+from plait.runtime.checkpoint_files import CONFIG, check_room, publish, replaced, split, write_shards
 from plait.runtime.checkpoint_gguf import architecture_metadata, write_gguf
 from plait.runtime.checkpoint_items import Item, data_of, items_of
 from plait.runtime.checkpoint_tokenizer import byte_tokenizer
-from plait.runtime.safetensors_file import write_safetensors
-from plait.units import binary_bytes
 
 __all__ = ["FP8_FORMAT", "HUB_FORMATS", "Written", "gguf_formats", "write_random"]
 
@@ -37,12 +31,8 @@ HUB_FORMATS: Final = ("f32", "bf16", "f16")
 FP8_FORMAT: Final = "fp8"
 """Besides: matrices as the model's config says they are quantized, in FP8 with a scale a block, all else bf16."""
 
-_SINGLE: Final = "model.safetensors"
-_INDEX: Final = "model.safetensors.index.json"
-_CONFIG: Final = "config.json"
 _QUANTIZATION: Final = "quantization_config"
 _BESIDE_FP8: Final = "bf16"
-_OWN: Final = (_CONFIG, "tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +110,22 @@ def write_random(
     one_file = gguf and out.suffix == ".gguf"
     directory = out.parent if one_file else out
     gguf_name = out.name if one_file else _file_name(blueprint)
-    in_the_way = _in_the_way(directory, gguf_name if gguf else None, force)
+    in_the_way = replaced(directory, gguf_name if gguf else None, force)
     total = sum(item.nbytes for item in items)
-    _check_room(directory, total)
+    check_room(directory, total, "use --scale tiny, a smaller --format or another disk")
     data = data_of(blueprint, wanted, items, seed, form, progress)
 
     def write(place: Path) -> None:
         if gguf:
             write_gguf(place / gguf_name, metadata, entries, data)
             return
-        _write_shards(place, _split(items, shards), data)
+        write_shards(place, split(items, shards), data)
         text = json.dumps(_config(config, form.name, quantization), indent=2, ensure_ascii=False)
-        (place / _CONFIG).write_text(text + "\n", encoding="utf-8")
+        (place / CONFIG).write_text(text + "\n", encoding="utf-8")
         if not isinstance(tokenizer, str):
             tokenizer.write(place)
 
-    files = _publish(directory, write, in_the_way)
+    files = publish(directory, write, in_the_way)
     return Written(
         path=directory / gguf_name if gguf else directory,
         files=files,
@@ -143,9 +133,6 @@ def write_random(
         nbytes=sum(file.stat().st_size for file in files),
         notes=tuple(notes),
     )
-
-
-# -- what to write -------------------------------------------------------------------------------------------------
 
 
 def _left_out(blueprint: Blueprint) -> Iterator[str]:
@@ -197,85 +184,6 @@ def _config(config: Mapping[str, object], form: str, quantization: Quantization 
     return made if any(key in made for key in spellings) else {**made, "dtype": word}
 
 
-def _split(items: list[Item], shards: int) -> list[list[Item]]:
-    """`shards` runs of tensors in their order, of about equal bytes, none empty."""
-    total, before = sum(item.nbytes for item in items), 0
-    runs: list[list[Item]] = [[]]
-    for i, item in enumerate(items):
-        left = shards - len(runs)  # files still to begin
-        full = before * shards >= total * len(runs)
-        if left and runs[-1] and (full or len(items) - i == left):
-            runs.append([])
-        runs[-1].append(item)
-        before += item.nbytes
-    return runs
-
-
-# -- putting it there ----------------------------------------------------------------------------------------------
-
-
-def _write_shards(place: Path, runs: list[list[Item]], data: Iterator[tuple[str, Iterator[Tensor]]]) -> None:
-    count = len(runs)
-    names = [_SINGLE] if count == 1 else [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
-    for name, run in zip(names, runs, strict=True):
-        entries = {item.name: (item.format, item.shape) for item in run}
-        write_safetensors(place / name, entries, (next(data) for _ in run))
-    if count > 1:
-        index = {
-            "metadata": {"total_size": sum(item.nbytes for run in runs for item in run)},
-            "weight_map": {item.name: name for name, run in zip(names, runs, strict=True) for item in run},
-        }
-        (place / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
 def _file_name(blueprint: Blueprint) -> str:
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in blueprint.name).strip(".")
     return f"{name or blueprint.family}.gguf"
-
-
-def _in_the_way(directory: Path, gguf_name: str | None, force: bool) -> list[Path]:
-    """Files that the new checkpoint replaces. UsageError: there are some, without `force`."""
-    if directory.exists() and not directory.is_dir():
-        raise UsageError(fault("the place for a checkpoint", file=directory, expected="a directory", found="a file"))
-    if gguf_name is not None:
-        found = [directory / gguf_name] if (directory / gguf_name).exists() else []
-    else:
-        found = [directory / name for name in (*_OWN, _INDEX) if (directory / name).exists()]
-        found += sorted(directory.glob("*.safetensors"))
-    if found and not force:
-        names = ", ".join(path.name for path in found[:3])
-        what = f"a checkpoint is there already ({names})"
-        raise UsageError(fault(what, file=directory, advice="choose another place, or replace it with --force"))
-    if any(not path.is_file() for path in found):
-        path = next(path for path in found if not path.is_file())
-        raise UsageError(fault("cannot be replaced", file=path, expected="a file", found="something else"))
-    return found
-
-
-def _check_room(directory: Path, total: int) -> None:
-    place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    if total > free:
-        what, expected = "the checkpoint does not fit", f"{binary_bytes(total)} of free space"
-        advice = "use --scale tiny, a smaller --format or another disk"
-        raise UsageError(fault(what, file=directory, expected=expected, found=binary_bytes(free), advice=advice))
-
-
-def _publish(directory: Path, write: Callable[[Path], None], in_the_way: list[Path]) -> tuple[Path, ...]:
-    """Has `write` fill a directory beside, then gives its files their names: the config last, as it marks a model."""
-    try:
-        directory.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=".random-", suffix=".part", dir=directory.absolute().parent, ignore_cleanup_errors=True
-        ) as beside:
-            write(Path(beside))
-            names = sorted((path.name for path in Path(beside).iterdir()), key=lambda name: (name == _CONFIG, name))
-            directory.mkdir(exist_ok=True)
-            for path in in_the_way:
-                if path.name not in names:
-                    path.unlink()
-            for name in names:
-                os.replace(Path(beside) / name, directory / name)
-    except OSError as error:
-        raise PlaitError(fault(f"cannot be written ({error.strerror or error})", file=directory)) from error
-    return tuple(directory / name for name in names)

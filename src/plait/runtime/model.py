@@ -30,6 +30,7 @@ __all__ = ["CALL_ROWS", "Model", "Numbers"]
 CALL_ROWS: Final = 512
 
 Progress = Callable[[int, int], None]
+MakeBuilder = Callable[[Blueprint, WeightSource, Numbers, torch.device, SlabPool], Builder]
 
 
 class Model:
@@ -47,7 +48,9 @@ class Model:
         numbers: Numbers,
         device: torch.device,
         progress: Progress | None = None,
+        builder: MakeBuilder = Builder,
     ) -> None:
+        """`builder` prepares the weights; `weight_plan` gives one that only counts."""
         missing = not_run(blueprint)
         if missing:
             raise UnsupportedError(f"{blueprint.name}: this version describes it and cannot run {', '.join(missing)}")
@@ -56,7 +59,7 @@ class Model:
         self.numbers = numbers
         self.device = device
         self.pool = SlabPool(blueprint, numbers.kv, device)
-        build = Builder(blueprint, weights, numbers, device, self.pool)
+        build = builder(blueprint, weights, numbers, device, self.pool)
         total = len(blueprint.layers) + 1
         build.embed()
         if blueprint.per_layer_embeddings is not None:

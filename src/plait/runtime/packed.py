@@ -17,10 +17,10 @@ from plait.dtypes import Format
 from plait.errors import FileFormatError, WeightsError, fault
 from plait.runtime.blocks import DENSE, unpack
 
-__all__ = ["Packed", "map_file", "open_all", "open_stored"]
+__all__ = ["PIECE", "Packed", "map_file", "open_all", "open_stored"]
 
 # Elements expanded at a time: unpacking needs up to about 16 bytes an element, so 64 MiB.
-_PIECE: Final = 4 * 2**20
+PIECE: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +75,7 @@ class Packed:
         form = self.format
         blocks = self.data.reshape(-1, form.block_bytes)
         out = torch.empty((blocks.shape[0], form.block), dtype=dtype, device=self.data.device)
-        step = _PIECE // form.block
+        step = PIECE // form.block
         for start in range(0, blocks.shape[0], step):
             out[start : start + step] = _values(form, blocks[start : start + step])
         return out.reshape(self.shape)

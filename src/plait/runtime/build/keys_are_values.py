@@ -25,7 +25,8 @@ def add_attend_values(build: Builder, index: int, mixer: Attention) -> None:
     assert isinstance(source, Attention)
     dim = mixer.qk_dim
     folding = Folding.of(source.rope, _weight(build, layer, "key", source))
-    dims = tuple(size for size, there in ((folding.rotated.numel(), folding.rope), (dim, folding.fold)) if there is not None)
+    parts = ((folding.rotated.numel(), folding.rope), (dim, folding.fold))
+    dims = tuple(size for size, there in parts if there is not None)
     build.add(
         AttendValues(
             layer=layer,

@@ -25,12 +25,12 @@ from plait.runtime.ops.activation import softcap
 from plait.runtime.ops.attention_native import attention_native, reads
 from plait.runtime.ops.exact import pointwise
 
-__all__ = ["attention", "attention_reference", "keeps_bits"]
+__all__ = ["ROOM", "attention", "attention_reference", "keeps_bits"]
 
 # Below this many rows the library takes other paths through a product; see `exact`.
 _MIN_ROWS: Final = 16
 # Scores of a tile at long contexts, in elements: tiles hold fewer positions, down to one, rather than more.
-_ROOM: Final = 2**25
+ROOM: Final = 2**25
 
 
 def attention_reference(
@@ -215,7 +215,7 @@ def attention(
         at = start + done
         low = 0 if window is None else max(0, at - window + 1) // SLAB
         used = blocks[low - first_block : at // SLAB + 1 - first_block]
-        room = 1 if one_by_one else max(1, _ROOM // (heads * SLAB * len(used)))
+        room = 1 if one_by_one else max(1, ROOM // (heads * SLAB * len(used)))
         count = min(n - done, SLAB - at % SLAB, room)
         rows = slice(done, done + count)
         tile = tuple(q[rows].view(count, kv_heads, heads // kv_heads, -1).permute(1, 2, 0, 3) for q in scaled)

@@ -60,7 +60,7 @@ class Folding:
 
 
 def _rotated(rope: Rope | None) -> Tensor:
-    """The rotated dims of a head: first and second of all pairs where pairs lie apart, as they lie where side by side."""
+    """The rotated dims of a head: firsts of all pairs, then seconds; as they lie where pairs are adjacent."""
     if rope is None:
         return torch.arange(0)
     if rope.pairing == "adjacent":

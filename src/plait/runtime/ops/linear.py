@@ -23,7 +23,17 @@ from plait.runtime.kernels import native
 if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
 
-__all__ = ["TILE", "Linear", "Native", "Reordered", "Tiled", "make_linear", "make_linears", "reference"]
+__all__ = [
+    "TILE",
+    "Linear",
+    "Native",
+    "Reordered",
+    "Tiled",
+    "make_linear",
+    "make_linears",
+    "prepared_bytes",
+    "reference",
+]
 
 TILE: Final = 32
 # Row counts at which the reordered form is compared with itself when a weight is loaded.
@@ -175,9 +185,7 @@ class Native:
         self._kernels = kernels
         self.out_features, self._in = weight.shape
         half = weight.dtype == torch.bfloat16
-        panels = -(-self.out_features // _PANEL)
-        columns = -(-self._in // _PAIRED) * _PAIRED if half else self._in
-        self._packed = torch.empty(panels * columns * _PANEL, dtype=weight.dtype)
+        self._packed = torch.empty(_packed(self.out_features, self._in, weight.dtype), dtype=weight.dtype)
         from plait.runtime._native import pack_bf16, pack_f32
 
         pack = pack_bf16 if half else pack_f32
@@ -192,10 +200,8 @@ class Native:
     @staticmethod
     def of(weight: Tensor) -> Native | None:
         """This form of a weight [out, in], None where there are no kernels for it."""
-        kernels = native()
-        if kernels is None or weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
-            return None
-        return Native(kernels, weight)
+        kernels = _kernels(weight.device, weight.dtype)
+        return None if kernels is None else Native(kernels, weight)
 
     def like(self, weight: Tensor) -> Native:
         """This form of another weight of the same shape and type."""
@@ -208,6 +214,24 @@ class Native:
         y = torch.empty(rows, self.out_features)
         self._product(x.data_ptr(), x.stride(0), self._address, y.data_ptr(), rows, self.out_features, self._in)
         return y
+
+
+def _kernels(device: torch.device, dtype: torch.dtype) -> Kernels | None:
+    """The kernels for weights of a type on a device, None where there are none."""
+    return native() if device.type == "cpu" and dtype in (torch.float32, torch.bfloat16) else None
+
+
+def _packed(out_features: int, in_features: int, dtype: torch.dtype) -> int:
+    """Elements of a weight in the kernels' panels: outputs are padded, and in bf16 columns."""
+    columns = -(-in_features // _PAIRED) * _PAIRED if dtype == torch.bfloat16 else in_features
+    return -(-out_features // _PANEL) * _PANEL * columns
+
+
+def prepared_bytes(out_features: int, in_features: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Bytes of what `make_linear` makes here of a weight of this shape and type on a device."""
+    if _kernels(device, dtype) is None:
+        return out_features * in_features * dtype.itemsize
+    return _packed(out_features, in_features, dtype) * dtype.itemsize
 
 
 def make_linear(weight: Tensor) -> Linear:

@@ -38,6 +38,6 @@ def keep_largest(x: Tensor, deviations: float) -> Tensor:
 
 def _mean(x: Tensor) -> Tensor:
     total = torch.zeros(x.shape[0], 1, dtype=x.dtype, device=x.device)
-    for piece in x.split(_PIECE, -1):
+    for piece in torch.split(x, _PIECE, -1):
         total += piece.sum(-1, keepdim=True)
     return total / x.shape[1]

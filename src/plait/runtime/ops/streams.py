@@ -1,4 +1,4 @@
-"""Alternating updates (https://arxiv.org/abs/2301.13310) of several copies of the residual stream, as Gemma 3n has them.
+"""Alternating updates (https://arxiv.org/abs/2301.13310): several copies of the residual stream, as in Gemma 3n.
 
     *_reference   one einsum each                          oracle; does not keep the contract
     the others    a product and a sum per stream, in order  keep it: every element is computed by itself
@@ -34,7 +34,7 @@ def predict(streams: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def correct_reference(streams: Tensor, computed: Tensor, active: int, coefficients: Tensor) -> Tensor:
-    """Predicted streams + coefficients [n, streams] times what was computed [n, hidden] beyond the active prediction."""
+    """Predictions + coefficients [n, streams] times what was computed [n, hidden] beyond the active prediction."""
     return streams + torch.einsum("nj,nh->jnh", coefficients, computed - streams[active])
 
 

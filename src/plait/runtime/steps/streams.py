@@ -32,7 +32,7 @@ class Widen(Step):
         h = call.registers["h"]
         rest = []
         if self.linear is not None:
-            rest = [to_magnitude(x, h) for x in self.linear(h).split(h.shape[1], 1)]
+            rest = [to_magnitude(x, h) for x in torch.split(self.linear(h), h.shape[1], 1)]
         call.registers["streams"] = torch.stack((h, *rest))
 
 

@@ -1,0 +1,154 @@
+"""What a model's weights take in memory, known before any of them is read.
+
+The model is built as always, of shapes without elements: the parts that choose, join and pad weights are the same, so
+the figure is that of the model which is built later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.spec import Blueprint
+from plait.blueprint.tensors import inventory
+from plait.dtypes import BY_NAME
+from plait.runtime.build.builder import Builder, Numbers
+from plait.runtime.model import CALL_ROWS, Model
+from plait.runtime.ops.linear import Linear, prepared_bytes
+from plait.runtime.packed import PIECE, Packed
+from plait.runtime.slabs import SlabPool
+from plait.runtime.steps.call import EndLayer, Step
+from plait.runtime.steps.mixture import Mix
+from plait.runtime.weight_source import WeightSource
+
+__all__ = ["WeightPlan", "weight_plan"]
+
+_NOWHERE: Final = torch.device("meta")
+# Bytes an element needs at most while a block format is expanded.
+_EXPANDING: Final = 16
+# Of one layer's products, what is held at once beside them: gated halves, what attention mixes, sums.
+_BESIDE: Final = 1.5
+# Registers as wide as the stream: the stream itself, its norm, sums, inputs and outputs of parts.
+_STREAMS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """Bytes.
+
+    prepared  of the prepared weights, exactly: the `weight_bytes` of the model
+    loading   the most that prepared weights, and those being prepared, take while they are read
+    rows      about what the registers of one call of `CALL_ROWS` tokens take, attention's scores apart
+    """
+
+    prepared: int
+    loading: int
+    rows: int
+
+
+def weight_plan(blueprint: Blueprint, numbers: Numbers, device: torch.device) -> WeightPlan:
+    """The plan for a model on a device. UnsupportedError: this version cannot run it."""
+    counts: list[_Counting] = []
+
+    def counting(
+        blueprint: Blueprint, weights: WeightSource, numbers: Numbers, nowhere: torch.device, pool: SlabPool
+    ) -> _Counting:
+        counts.append(_Counting(blueprint, weights, numbers, nowhere, pool, device))
+        return counts[-1]
+
+    Model(blueprint, _Shapes(blueprint), numbers, _NOWHERE, builder=counting)
+    (made,) = counts
+    streams = 1 if blueprint.altup is None else blueprint.altup.streams
+    width = int(_BESIDE * made.widest) + _STREAMS * streams * blueprint.hidden
+    rows = (CALL_ROWS * width + 2 * blueprint.vocabulary) * numbers.compute.itemsize
+    return WeightPlan(made.bytes, made.peak, rows)
+
+
+class _Shapes:
+    """The weights of a blueprint's text model without elements."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._shapes = {tensor.role: tensor.shape for tensor in inventory(blueprint) if tensor.part == "text"}
+        self.roles: tuple[str, ...] = tuple(self._shapes)
+
+    def dense(self, role: str, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self._shapes[role], dtype=dtype, device=_NOWHERE)
+
+    def dense_at(self, role: str, index: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(self._shapes[role][1:], dtype=dtype, device=_NOWHERE)
+
+    def packed(self, role: str) -> Packed:
+        return Packed(BY_NAME["f32"], self.dense(role, torch.float32), self._shapes[role])
+
+
+@dataclass(slots=True)
+class _Planned:
+    """A product that is not made."""
+
+    out_features: int
+    nbytes: int
+    form: str = "planned"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise AssertionError("a planned product computes nothing")
+
+
+class _Counting(Builder):
+    """Counts the bytes of what it is asked to prepare.
+
+    peak    the most there is at a time, with the dense weights beside those that are made of them
+    widest  outputs a token of one layer's products, of experts those of one
+    """
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        weights: WeightSource,
+        numbers: Numbers,
+        device: torch.device,
+        pool: SlabPool,
+        target: torch.device,
+    ) -> None:
+        super().__init__(blueprint, weights, numbers, device, pool)
+        self.peak = 0
+        self.widest = 0
+        self._target = target
+        self._layer = 0
+        self._made = 0
+
+    def linear(self, roles: Sequence[str]) -> Linear:
+        dense = [self.weights.dense(role, self.numbers.weights) for role in roles]
+        whole = dense[0] if len(dense) == 1 else torch.cat(dense)
+        return self._count(whole, len(dense) > 1)
+
+    def prepared(self, weight: Tensor) -> Linear:
+        return self._count(weight, joined=False)
+
+    def stack(self, weights: Iterable[Tensor]) -> tuple[Linear, ...]:
+        return tuple(self._count(weight, joined=True) for weight in weights)
+
+    def one_by_one(self, heads: int, kv_heads: int, dims: tuple[int, ...], v_dim: int) -> bool:
+        return False
+
+    def add(self, step: Step) -> None:
+        if isinstance(step, Mix):
+            self._made = max(expert.fused.out_features + expert.down.out_features for expert in step.experts)
+        self._layer += self._made
+        self._made = 0
+        if isinstance(step, EndLayer):
+            self.widest, self._layer = max(self.widest, self._layer), 0
+        super().add(step)
+
+    def _count(self, weight: Tensor, joined: bool) -> Linear:
+        rows, columns = weight.shape
+        made = _Planned(rows, prepared_bytes(rows, columns, weight.dtype, self._target))
+        self.bytes += made.nbytes
+        self.forms[made.form] = self.forms.get(made.form, 0) + 1
+        dense = weight.numel() * weight.element_size() * (2 if joined else 1)
+        self.peak = max(self.peak, self.bytes + dense + _EXPANDING * min(PIECE, weight.numel()))
+        self._made += rows
+        return made

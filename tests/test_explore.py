@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
+from configs import gemma3
 from explore_site import catalogue_page, data_of, models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,13 +22,16 @@ from random_blueprints import blueprints
 
 from plait.account.flops import conventions, flops, keys_seen
 from plait.account.memory import format_weights, memory, weights_bytes
+from plait.account.parameters import parameters
 from plait.account.speed import ASSUMPTIONS, decode_traffic, experts_touched, prefill_traffic
 from plait.blueprint.catalog import entry, names
 from plait.blueprint.source import open_entry
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.state import SLAB, SLACK, laws
 from plait.explore.forms import KV, WEIGHTS, flops_form, integer, reads_form, state_form, weights_forms
+from plait.explore.pictures import pictures
 from plait.explore.sentences import CHINESE
+from plait.explore.site import listed
 from plait.explore.words import LANGUAGES, WORDS
 
 CONTEXTS = st.one_of(st.integers(1, 5000), st.integers(1, 2**21), st.integers(1, 2**40))
@@ -173,6 +180,23 @@ def test_pictures_unpack() -> None:
         packed = zlib.decompress(b64decode(models()[name]["pictures"])).decode()
         assert packed.count("<svg") == 8
         assert packed.startswith('{"model": {"light.en": "<svg')
+
+
+def test_pictures_state_the_page_s_parameters() -> None:
+    """Where files were counted, the picture has their count and not the config's."""
+    given = blueprint("smollm2-135m")
+    account = replace(parameters(given), in_file=7 * 10**9, differences=("more in the file",))
+    packed = zlib.decompress(b64decode(pictures(given, account))).decode()
+    assert packed.count(">7B<") == 4
+
+
+def test_names_that_show_alike_have_ids_of_their_own(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{mark}name" / "config.json" for mark in ("\u202e", "\u2066")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text(json.dumps(gemma3()))
+    found = [item.id for item in listed([str(path) for path in paths]) if item.given]
+    assert found == ["\ufffdname", "\ufffdname (2)"]
 
 
 def test_first_picks_differ_in_kind() -> None:

@@ -93,7 +93,7 @@ def test_names_that_are_no_text_are_shown_as_far_as_they_are(status: Any, tmp_pa
     code, _, err = status("explore", str(path), "-o", str(tmp_path / "site"))
     assert (code, err) == (0, "")
     [model] = data_of((tmp_path / "site" / "index.html").read_text(encoding="utf-8"))["models"]
-    assert model["family"] == "un?heard"
+    assert model["family"] == "un\ufffdheard"
 
 
 def test_sketch_is_shown_as_far_as_it_is_known(status: Any, tmp_path: Path) -> None:
@@ -211,6 +211,8 @@ def test_without_a_place_it_goes_to_the_cache_and_opens(
 
 def test_cache_of_each_system(monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.cache_directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/plait/explore")
+    unusual = site.cache_directory({"XDG_CACHE_HOME": "c", "HOME": "/h"})
+    assert unusual == site.cache_directory({"HOME": "/h"}) == site.cache_directory({"XDG_CACHE_HOME": "", "HOME": "/h"})
     monkeypatch.setattr(site.sys, "platform", "darwin")
     assert site.cache_directory({"HOME": "/h"}) == Path("/h/Library/Caches/plait/explore")
     monkeypatch.setattr(site.sys, "platform", "linux")

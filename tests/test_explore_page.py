@@ -252,6 +252,27 @@ def test_filter_sort_and_pick(browser: Any, address: str) -> None:
         until(view, "location.hash.endsWith('pick=gemma-3-270m&sort=parameters')")
 
 
+def test_an_address_may_be_encoded_otherwise(browser: Any, address: str) -> None:
+    """What passes a link on may escape more of a name than this page does."""
+    with opened(browser, address + "#view=compare&pick=gemma%2D3%2D270m,smollm2%2d135m") as view:
+        shown = view.eval_on_selector_all("[data-card]", "all => all.map((one) => one.dataset.card)")
+        assert shown == ["gemma-3-270m", "smollm2-135m"]
+        assert view.locator("[role=alert]").count() == 0
+        until(view, "location.hash.endsWith('pick=gemma-3-270m,smollm2-135m')")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_views_have_one_line_on_a_narrow_phone(browser: Any, address: str, lang: str) -> None:
+    with opened(browser, f"{address}#lang={lang}", width=320, height=640) as view:
+        lines = """all => all.map((one) => {
+          const range = document.createRange();
+          range.selectNodeContents(one);
+          return range.getBoundingClientRect().height;
+        })"""
+        assert max(view.eval_on_selector_all(".top nav button, .top nav small", lines)) < 30
+        assert view.evaluate("document.documentElement.scrollWidth") == 320
+
+
 def test_no_more_than_eight_are_picked(browser: Any, address: str) -> None:
     with opened(browser, address + "#pick=" + ",".join(names()[:8])) as view:
         view.click(f'tr[data-model="{names()[9]}"] input')
@@ -377,7 +398,12 @@ def test_keyboard_alone(browser: Any, address: str) -> None:
         view.keyboard.press("Escape")
         assert view.evaluate("document.activeElement === document.body")
         shown = listed(view)
-        view.focus("tbody tr[tabindex='0']")
+        view.keyboard.press("ArrowDown")
+        assert view.evaluate("document.activeElement.dataset.model") == shown[0]
+        view.keyboard.press("/")
+        until(view, "document.activeElement.type === 'search'")
+        view.keyboard.press("ArrowDown")
+        assert view.evaluate("document.activeElement.dataset.model") == shown[0]
         assert view.locator("tbody tr[tabindex='0']").count() == 1
         view.keyboard.press("ArrowDown")
         assert view.evaluate("document.activeElement.dataset.model") == shown[1]
@@ -392,7 +418,7 @@ def test_keyboard_alone(browser: Any, address: str) -> None:
         view.keyboard.press("2")
         view.wait_for_selector("[data-card]")
         view.keyboard.press("?")
-        assert view.evaluate("document.querySelector('dialog[open]') !== null")
+        until(view, "document.querySelector('dialog[open]') !== null")
         view.keyboard.press("Escape")
         until(view, "document.querySelector('dialog[open]') === null")
         view.keyboard.press("t")

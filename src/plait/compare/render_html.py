@@ -203,16 +203,17 @@ def _chart(draw: Callable[..., str], comparison: Comparison) -> Iterator[str]:
 
 
 def _diagrams(comparison: Comparison) -> Iterator[str]:
-    from plait.draw import diagram_svg
+    from plait.draw.diagram import scene_svg
+    from plait.draw.layout import scene_of
 
     yield '<p class="note">All drawn by the same rules, bottom to top. More pictures than fit are reached sideways.</p>'
     yield '<div class="diagrams" tabindex="0">'
     for label, item in zip(comparison.labels, comparison.subjects, strict=True):
         # The picture has the model's name; a column may be called otherwise.
         yield "<figure>" if label == item.blueprint.name else f"<figure><figcaption>{escape(label)}</figcaption>"
+        scene = scene_of(item.blueprint, account=item.account)
         for theme in _THEMES:
-            picture = diagram_svg(item.blueprint, theme=theme, account=item.account)
-            yield f'<div class="only-{theme}">{_inline(picture)}</div>'
+            yield f'<div class="only-{theme}">{_inline(scene_svg(scene, theme=theme))}</div>'
         yield "</figure>"
     yield "</div>"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final, Literal
 
+from plait.draw.svg import plain
 from plait.errors import PlaitError, UsageError, fault
 
 __all__ = ["FORMATS", "convert"]
@@ -73,7 +74,7 @@ def convert(
             raise PlaitError(fault("no font with Chinese characters is installed", advice=advice))
     try:
         made = typst.compile(
-            _PAGE, format=form, ppi=_PX_PER_INCH * scale, sys_inputs={"picture": picture, "title": title}
+            _PAGE, format=form, ppi=_PX_PER_INCH * scale, sys_inputs={"picture": picture, "title": plain(title)}
         )
     except typst.TypstError as error:
         raise PlaitError(fault(f"the picture cannot be set as {form.upper()} ({error})")) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import Final
 
@@ -131,10 +132,13 @@ class Drawn:
         place = start[0] if upright else start[1]
         low, high = sorted((start[1], end[1]) if upright else (start[0], end[0]))
         held = self._held.setdefault((kind, upright, place), [])
-        parts = [(low, high)]
-        for a, b in held:
-            parts = [piece for c, d in parts for piece in ((c, min(d, a)), (max(c, b), d)) if piece[0] < piece[1]]
-        held.extend(parts)
+        # Stretches held lie apart and in order: those that meet the line are next to one another, and become one.
+        first = bisect_left(held, low, key=lambda stretch: stretch[1])
+        last = bisect_right(held, high, key=lambda stretch: stretch[0])
+        met = held[first:last]
+        edges = [low, *(edge for stretch in met for edge in stretch), high]
+        parts = [(c, d) for c, d in zip(edges[::2], edges[1::2], strict=True) if c < d]
+        held[first:last] = [(min(low, met[0][0]), max(high, met[-1][1]))] if met else [(low, high)]
         return [(place, c, place, d) if upright else (c, place, d, place) for c, d in parts]
 
 

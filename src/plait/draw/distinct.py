@@ -39,12 +39,17 @@ def distinctions(shown: Mapping[Leaf, Sequence[str]]) -> Mapping[Leaf, tuple[str
         groups.setdefault(tuple(texts), []).append(leaf)
     found: dict[Leaf, tuple[str, ...]] = {}
     for group in groups.values():
-        flat = {leaf: dict(_flat(leaf.layer, "")) for leaf in group}
+        layers = dict.fromkeys(leaf.layer for leaf in group)
+        flat = {layer: dict(_flat(layer, "")) for layer in layers} if len(layers) > 1 else {}
         paths = dict.fromkeys(path for values in flat.values() for path in values)
         # A part that one layer has and another has not shows as the part, not as each of its fields.
         differing = [path for path in paths if len({_written(values.get(path)) for values in flat.values()}) > 1]
-        for leaf in group:
-            there = [path for path in differing if path in flat[leaf]]
-            more = ["…"] if len(there) > _MOST else []
-            found[leaf] = tuple(f"{path} {_written(flat[leaf][path])}" for path in there[:_MOST]) + tuple(more)
+        said = {layer: _said(values, differing) for layer, values in flat.items()}
+        found.update((leaf, said.get(leaf.layer, ())) for leaf in group)
     return found
+
+
+def _said(values: Mapping[str, object], differing: Sequence[str]) -> tuple[str, ...]:
+    there = [path for path in differing if path in values]
+    more = ["…"] if len(there) > _MOST else []
+    return (*(f"{path} {_written(values[path])}" for path in there[:_MOST]), *more)

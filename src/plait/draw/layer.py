@@ -8,6 +8,7 @@ element with its role as `data-role`; boxes carry `data-cell` and `data-block`, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,6 +30,8 @@ __all__ = ["kinds", "layer_svg", "layers_svg"]
 _MARGIN: Final = 4 * GRID
 _BETWEEN: Final = 8 * GRID
 _LEAST: Final = 60 * GRID
+# How wide panels side by side may get; more of them go into a further row.
+_MOST: Final = 352 * GRID
 # Above and below a panel: where the stream comes from and goes to.
 _STREAM: Final = 3 * GRID
 
@@ -44,7 +47,10 @@ def layer_svg(blueprint: Blueprint, index: int, *, theme: ThemeName = "light", l
 
 
 def layers_svg(blueprint: Blueprint, *, theme: ThemeName = "light", lang: Lang = "en") -> str:
-    """An SVG with the inside of each kind of layer side by side; layers are of one kind where they are equal."""
+    """An SVG with the inside of each kind of layer side by side, in rows where there are many.
+
+    Layers are of one kind where they are equal.
+    """
     pen = Pen(theme_of(theme), lang_of(lang))
     title = pen.say("layers_title", name=_name(blueprint))
     return _picture(pen, blueprint, title, kinds(blueprint), named=True)
@@ -123,35 +129,61 @@ def _line(x: float, y: float, content: str, style: Style, colour: str, anchor: A
     return text(x, y + baseline(style), content, style, colour, anchor=anchor)
 
 
+def _room(columns: Sequence[_Column]) -> float:
+    """The width of columns side by side."""
+    return sum(column.width for column in columns) + _BETWEEN * (len(columns) - 1)
+
+
+def _rows(columns: Sequence[_Column]) -> list[Sequence[_Column]]:
+    """The columns in as few rows as `_MOST` px allow, of equal length where that fits too."""
+    rows: list[list[_Column]] = [[]]
+    for column in columns:
+        if rows[-1] and _room([*rows[-1], column]) > _MOST:
+            rows.append([])
+        rows[-1].append(column)
+    length = -(-len(columns) // len(rows))
+    even = [columns[i : i + length] for i in range(0, len(columns), length)]
+    return even if all(len(row) == 1 or _room(row) <= _MOST for row in even) else list(rows)
+
+
+def _row_marks(pen: Pen, columns: Sequence[_Column], top: float) -> tuple[list[Element], float]:
+    """What stands in one row, and where it ends: headings at its top, panels on one line at its foot."""
+    ink, muted = pen.theme.ink, pen.theme.muted
+    head = max(column.head for column in columns) + GRID
+    foot = top + head + 2 * _STREAM + max(column.panel.height for column in columns)
+    marks: list[Element] = []
+    x: float = _MARGIN
+    for column in columns:
+        y = top
+        for heading in column.heading:
+            marks.append(_line(x, y, heading, HEADING, ink))
+            y += HEADING.line
+        for fact in column.facts:
+            marks.append(_line(x, y, fact, BODY, muted))
+            y += BODY.line
+        panel = column.panel
+        left, high = x + (column.width - panel.width) / 2, foot - _STREAM - panel.height
+        centre = left + panel.trunk
+        marks.append(_line(centre, foot - _STREAM + GRID / 2, column.below, SMALL, muted, "middle"))
+        marks.append(_line(centre, high - SMALL.line - GRID / 2, column.above, SMALL, muted, "middle"))
+        place = f"translate({left:g} {high:g})"
+        marks.append(group(*panel_marks(pen, panel), transform=place, data_layers=",".join(ranges(column.layers))))
+        x += column.width + _BETWEEN
+    return marks, foot
+
+
 def _picture(pen: Pen, blueprint: Blueprint, title: str, groups: tuple[tuple[int, ...], ...], *, named: bool) -> str:
     model = model_of(blueprint)
     columns = tuple(
         _column(pen, blueprint, layout(layer_steps(model, layers[0], pen.lang)), layers, named) for layers in groups
     )
-    theme = pen.theme
-    room = sum(column.width for column in columns) + _BETWEEN * (len(columns) - 1)
-    top = _MARGIN + TITLE.line + GRID
-    head = max(column.head for column in columns) + GRID
-    foot = top + head + 2 * _STREAM + max(column.panel.height for column in columns)
-    shown = shorten(title, TITLE, room)
-    marks = [_line(_MARGIN, _MARGIN, shown, TITLE, theme.ink)]
-    x: float = _MARGIN
-    for column in columns:
-        y = top
-        for heading in column.heading:
-            marks.append(_line(x, y, heading, HEADING, theme.ink))
-            y += HEADING.line
-        for fact in column.facts:
-            marks.append(_line(x, y, fact, BODY, theme.muted))
-            y += BODY.line
-        panel = column.panel
-        left, high = x + (column.width - panel.width) / 2, foot - _STREAM - panel.height
-        centre = left + panel.trunk
-        marks.append(_line(centre, foot - _STREAM + GRID / 2, column.below, SMALL, theme.muted, "middle"))
-        marks.append(_line(centre, high - SMALL.line - GRID / 2, column.above, SMALL, theme.muted, "middle"))
-        place = f"translate({left:g} {high:g})"
-        marks.append(group(*panel_marks(pen, panel), transform=place, data_layers=",".join(ranges(column.layers))))
-        x += column.width + _BETWEEN
+    rows = _rows(columns)
+    room = max(map(_room, rows))
+    marks = [_line(_MARGIN, _MARGIN, shorten(title, TITLE, room), TITLE, pen.theme.ink)]
+    foot = float(_MARGIN + TITLE.line + GRID)
+    for place, row in enumerate(rows):
+        more, foot = _row_marks(pen, row, foot + (_BETWEEN if place else 0))
+        marks += more
     swatches, height = legend(pen, mixer_role(blueprint.layers[groups[0][0]].mixer), _MARGIN, foot + GRID, room)
     marks += swatches
     return render(
@@ -159,7 +191,7 @@ def _picture(pen: Pen, blueprint: Blueprint, title: str, groups: tuple[tuple[int
             room + 2 * _MARGIN,
             foot + GRID + height + _MARGIN,
             *marks,
-            theme=theme,
+            theme=pen.theme,
             title=title,
             description=_description(pen, columns),
             lang=pen.lang,

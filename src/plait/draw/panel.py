@@ -16,8 +16,10 @@ from plait.draw.fold import Leaf, Node, Repeat, leaves, source_of
 from plait.draw.scene import Text
 from plait.draw.text import BODY, LABEL, SMALL, shorten, width, wrap
 from plait.draw.theme import FEED_FORWARDS, MIXERS, Role, feed_forward_role, mixer_role
+from plait.draw.towers import tower_words
 from plait.draw.trunk import CARD, FRAME_SIDE, card
 from plait.draw.words import Lang, word
+from plait.dtypes import BY_NAME
 from plait.units import binary_bytes, count
 
 __all__ = ["ASIDE", "Row", "entries", "facts_panel", "legend", "mtp_frame", "panel_rows", "table_box"]
@@ -25,6 +27,8 @@ __all__ = ["ASIDE", "Row", "entries", "facts_panel", "legend", "mtp_frame", "pan
 ASIDE: Final = CARD + 2 * FRAME_SIDE
 PAD: Final = 2 * GRID
 SWATCH: Final = 2 * GRID
+# Norms and the like, in a wider format than the matrices, change the room by less than this share.
+_SAME: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,19 @@ def panel_rows(blueprint: Blueprint, account: ParameterAccount, lang: Lang) -> I
     yield Row(word("fact_hidden", lang), figure(blueprint.hidden))
     yield Row(word("fact_vocabulary", lang), figure(blueprint.vocabulary))
     yield Row(word("fact_context", lang), figure(blueprint.max_context))
-    declared = blueprint.quantization
-    stored = blueprint.stored_format if declared is None else declared.format
-    yield Row(word("fact_stored", lang), stored)
+    yield Row(word("fact_stored", lang), _stored(blueprint, account, lang))
+
+
+def _stored(blueprint: Blueprint, account: ParameterAccount, lang: Lang) -> str:
+    """The weights' format; where a file mixes formats, and so takes other room than that one, its bits a weight."""
+    if blueprint.quantization is not None:
+        return blueprint.quantization.format
+    name = blueprint.stored_format
+    if account.used_bytes is None:
+        return name
+    bits = 8 * account.used_bytes / account.used
+    usual = BY_NAME[name].block_bytes * 8 / BY_NAME[name].block if name in BY_NAME else 0
+    return name if abs(bits - usual) < _SAME * usual else word("fact_bits", lang, x=f"{bits:.3g}")
 
 
 def _own(layers: Sequence[Layer]) -> Iterator[Attention]:
@@ -136,11 +150,9 @@ def entries(canvas: Canvas, towers: Sequence[Tower], x: float, y: float, lang: L
     found = []
     for place, tower in enumerate(towers):
         y += GRID if place else 0
-        # What follows a semicolon is about older files, not about the model.
-        description = tower.description.split(";")[0]
         size = f"{count(tower.parameters)}"
         lines = [label(f"{word(f'tower_{tower.kind}', lang)} · {size}")]
-        lines += [fact(line) for line in wrap(description, SMALL, ASIDE - 2 * PAD)]
+        lines += [fact(line) for line in wrap(tower_words(tower, lang), SMALL, ASIDE - 2 * PAD)]
         lines += [fact(line) for line in wrap(word("tower_joins", lang), SMALL, ASIDE - 2 * PAD)]
         number = _aside(canvas, "tower", lines, x, y)
         y = canvas.boxes[number].bottom

@@ -7,6 +7,7 @@ and description.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -24,6 +25,7 @@ __all__ = [
     "group",
     "number",
     "path",
+    "plain",
     "rect",
     "render",
     "text",
@@ -33,6 +35,8 @@ Anchor = Literal["start", "middle", "end"]
 Value = str | int | float
 _NAMESPACE: Final = "http://www.w3.org/2000/svg"
 _HEAD: Final = 4.0
+# What XML 1.0 does not allow, and the controls of direction that reach beyond the name they stand in.
+_ILLEGAL: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +56,14 @@ def number(value: Value) -> str:
     return "0" if text == "-0" else text
 
 
-def _legal(character: str) -> bool:
-    """Whether XML 1.0 allows the character."""
-    code = ord(character)
-    return code in (0x9, 0xA, 0xD) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000
+def plain(value: str) -> str:
+    """The text with U+FFFD for what XML cannot hold, and for marks that would turn the text after it round."""
+    return _ILLEGAL.sub("\ufffd", value)
 
 
 def escape(value: str) -> str:
-    """Text for content and attributes; what XML cannot hold becomes U+FFFD."""
-    kept = "".join(c if _legal(c) else "\ufffd" for c in value)
-    return kept.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    """Text for content and attributes."""
+    return plain(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def element(tag: str, *children: Element | str, **attributes: Value | None) -> Element:

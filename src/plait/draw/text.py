@@ -87,19 +87,28 @@ _SIGNS: Final = MappingProxyType(
 )
 
 
-def _advance(character: str, bold: bool) -> int:
-    table = _BOLD if bold else _REGULAR
-    place = ord(character) - _FIRST
-    if 0 <= place < len(table):
-        return table[place]
-    if character in _SIGNS:
-        return _SIGNS[character][bold]
+# All characters that are known, regular and bold: texts are measured often.
+_KNOWN: Final = tuple(
+    MappingProxyType(
+        {chr(_FIRST + i): thousandths for i, thousandths in enumerate(table)}
+        | {sign: both[bold] for sign, both in _SIGNS.items()}
+    )
+    for bold, table in enumerate((_REGULAR, _BOLD))
+)
+
+
+def _unknown(character: str) -> int:
     return _WIDE if unicodedata.east_asian_width(character) in "WF" else _OTHER
 
 
 def width(text: str, style: Style) -> float:
     """Px that `text` takes at most in `style`."""
-    return sum(_advance(c, style.bold) for c in text) * style.size / 1000
+    known = _KNOWN[style.bold]
+    try:
+        advances = sum([known[c] for c in text])
+    except KeyError:
+        advances = sum([known[c] if c in known else _unknown(c) for c in text])
+    return advances * style.size / 1000
 
 
 def fits(text: str, style: Style, room: float) -> bool:

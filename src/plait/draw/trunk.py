@@ -17,7 +17,7 @@ from plait.draw.text import LABEL, SMALL, shorten, width
 from plait.draw.theme import feed_forward_role, mixer_role
 from plait.draw.words import Lang, word
 
-__all__ = ["CARD", "FRAME_SIDE", "GAP", "NUMBERS", "Trunk", "card", "column", "depth"]
+__all__ = ["CARD", "FRAME_SIDE", "GAP", "NUMBERS", "Trunk", "card", "column", "depth", "number_lines"]
 
 CARD: Final = 40 * GRID
 GAP: Final = 3 * GRID
@@ -34,7 +34,8 @@ FRAME_TOP: Final = 3 * GRID
 FRAME_BOTTOM: Final = 2 * GRID
 # Layer numbers beside the column: how wide, how many lines.
 NUMBERS: Final = 14 * GRID
-_NUMBER_LINES: Final = 4
+_NUMBER_LINES: Final = 6
+_MOST_NUMBERS: Final = 64
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ def _block(canvas: Canvas, kind: BoxKind, title: str, facts: Sequence[str], x: f
     return number
 
 
-def _numbers(indexes: Sequence[int], lang: Lang) -> list[str]:
+def number_lines(indexes: Sequence[int], lang: Lang) -> list[str]:
     """The numbers of layers in a few short lines; what does not fit is left out in the middle."""
     found = list(ranges(indexes))
     key = "layer_one" if len(indexes) == 1 else "layer_many"
@@ -106,8 +107,10 @@ def _numbers(indexes: Sequence[int], lang: Lang) -> list[str]:
                 made.append(piece)
         return made
 
-    whole = lines([part.replace("-", "–") for part in found])
-    kept = len(found)
+    # More than _MOST_NUMBERS never fit, so that long lists are not tried one by one.
+    kept = min(len(found), _MOST_NUMBERS)
+    shown = found if kept == len(found) else [*found[: kept - 1], "…", found[-1]]
+    whole = lines([part.replace("-", "–") for part in shown])
     while len(whole) > _NUMBER_LINES and kept > 2:
         kept -= 1
         shown = [*found[: kept - 1], "…", found[-1]]
@@ -179,7 +182,7 @@ class _Column:
         """One card with the numbers of its layers beside it."""
         facts = (*mixer_facts(self.blueprint, leaf, self.lang), *self.apart[leaf])
         number = card(self.canvas, "layer", leaf.layer, facts, self.x, y, self.lang, parent=parent, layers=leaf.indexes)
-        lines = _numbers(leaf.indexes, self.lang)
+        lines = number_lines(leaf.indexes, self.lang)
         beside = self.canvas.box("note", self.numbers_x, y, NUMBERS, max(1, len(lines)) * SMALL.line)
         self.canvas.lines(beside, [(line, SMALL, True) for line in lines], x=self.numbers_x, y=y)
         self.cards.append((number, leaf))

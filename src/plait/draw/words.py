@@ -142,6 +142,7 @@ WORDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "fact_vocabulary": ("vocabulary", "词表"),
         "fact_context": ("context", "上下文"),
         "fact_stored": ("weights stored in", "权重格式"),
+        "fact_bits": ("{x} bits each", "平均 {x} 位"),
         # The legend, and what is read out.
         "legend_repeat": ("repeated layers", "重复层"),
         "legend_kv": ("keys and values reused", "复用键和值"),

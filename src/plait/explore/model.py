@@ -120,7 +120,7 @@ def _of_source(source: Source) -> Json:
         "weights": weights,
         "fetched": fetched,
         "notes": notes,
-        "pictures": pictures(replace(blueprint, name=title)),
+        "pictures": pictures(replace(blueprint, name=title), account),
     }
 
 

@@ -18,6 +18,7 @@ from plait.account.flops import KINDS, conventions
 from plait.account.memory import CATEGORIES
 from plait.account.speed import ASSUMPTIONS
 from plait.blueprint.state import SLAB, SLACK
+from plait.draw.svg import plain
 from plait.draw.theme import DARK, FEED_FORWARDS, LIGHT, MIXERS, Theme
 from plait.explore.forms import KV, WEIGHTS, Json
 from plait.explore.sentences import in_both
@@ -107,13 +108,13 @@ def _data(models: Sequence[Json], pick: Sequence[str]) -> str:
         "licences": [[name, _text("vendor", file)] for name, file in _LICENCES],
     }
 
-    def plain(value: object) -> object:
+    def as_dict(value: object) -> object:
         assert isinstance(value, Mapping)
         return dict(value)
 
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=plain)
-    # Names of files may hold what is no text; browsers and this encoding want a character in its place.
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, default=as_dict)
+    # Names of files may hold what is no text, or what turns the text after it round: a character in its place.
+    text = plain(text)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from plait.blueprint.catalog import entries
 from plait.blueprint.source import Sketch, Source, describe, open_entry
+from plait.draw.svg import plain
 from plait.errors import PlaitError, UsageError, fault
 from plait.explore.forms import Json
 from plait.explore.model import Listed, facts
@@ -37,7 +38,8 @@ def listed(given: Sequence[str]) -> tuple[Listed, ...]:
     found: dict[str, Listed] = {}
     for named in dict.fromkeys(given):
         source = describe(named)
-        wanted = _name(source) or named
+        # The page shows no marks that are no text, so names are told apart without them.
+        wanted = plain(_name(source) or named)
         if isinstance(source, Source) and source.entry is not None and source.entry.name in found:
             continue
         # Two files may have one name: ids are told apart by a number.
@@ -92,8 +94,10 @@ def explore(given: Sequence[str], progress: Callable[[int, int], None] | None = 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
     """Where a page goes that nobody named a place for: the user's cache, as the system has it."""
-    if environment.get("XDG_CACHE_HOME"):
-        return Path(environment["XDG_CACHE_HOME"]) / "plait" / "explore"
+    # A path that is not absolute counts as none (XDG Base Directory Specification).
+    named = Path(environment.get("XDG_CACHE_HOME", ""))
+    if named.is_absolute():
+        return named / "plait" / "explore"
     if sys.platform == "win32" and environment.get("LOCALAPPDATA"):
         return Path(environment["LOCALAPPDATA"]) / "plait" / "explore"
     home = Path(environment.get("HOME") or Path.home())

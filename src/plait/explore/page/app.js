@@ -130,6 +130,15 @@
       const press = (event) => {
         if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
         const { state: now, lang: language, theme: shade } = latest.current;
+        // From the search field, or from no place in particular, the arrow leads to the rows.
+        if (event.key === "ArrowDown" && !event.isComposing && event.target.matches("body, #main, input[type=search]")) {
+          const row = document.querySelector(".catalogue tbody tr[tabindex='0']");
+          if (row !== null) {
+            row.focus();
+            event.preventDefault();
+            return;
+          }
+        }
         const typing = event.target.matches("input:not([type=checkbox]):not([type=range]), select, textarea");
         if (typing) {
           if (event.key === "Escape") event.target.blur();

@@ -7,14 +7,16 @@
   const number = (parse, write) => ({ read: parse, write });
   const optional = (parse, write) => ({ read: parse, write: (n) => (n === null ? "" : write(n)) });
   const choice = (values) => ({ read: (text) => (values.includes(text) ? text : null), write: (text) => text });
-  const several = (values, limit = Infinity) => ({
+  const several = (values, limit = Infinity, same = (item) => item) => ({
     read: (text) => {
-      const found = text === "" ? [] : text.split(",");
+      const found = text === "" ? [] : text.split(",").map(same);
       const good = found.every((item) => values.includes(item)) && new Set(found).size === found.length;
       return good && found.length <= limit ? found : null;
     },
     write: (list) => list.join(","),
   });
+  // Whatever passes an address on may encode more of a name than this page does, or less.
+  const encoded = (item) => encodeURIComponent(decodeURIComponent(item));
   const flag = { read: (text) => (text === "1" ? true : null), write: (on) => (on ? "1" : "") };
   const text = { read: (given) => given, write: (given) => given };
   const COLUMNS = ["title", "parameters", "context", "token", "state", "weights", "total", "prefill", "decode", "fit"];
@@ -34,7 +36,7 @@
     fl: ["flops", number(units.parseFlops, units.writeFlops)],
     mem: ["budget", optional(units.parseBytes, units.writeBytes)],
     view: ["view", choice(["table", "compare", "pictures"])],
-    pick: ["pick", several([...models.keys()].map(encodeURIComponent), most)],
+    pick: ["pick", several([...models.keys()].map(encodeURIComponent), most, encoded)],
     q: ["search", text],
     family: ["family", choice(["", ...families])],
     mixer: ["mixers", several(mixers)],

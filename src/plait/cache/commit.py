@@ -49,7 +49,8 @@ class Commit:
         runs = [session.run(index) for index in range(len(self.shape.rows))]
         for index, law in enumerate(self.shape.rows):
             held = (runs[index].first + len(runs[index].slabs)) * self.page_size
-            if held < settled or (isinstance(law, Rows) and runs[index].first):
+            short = held < settled and bool(law.required(settled))
+            if short or (isinstance(law, Rows) and runs[index].first):
                 rows = range(runs[index].first * self.page_size, held)
                 raise PlaitError(fault(f"session: rows of class {index}", expected=f"up to {settled}", found=rows))
         path, new, healed = self._pages(tokens, runs)

@@ -2,7 +2,9 @@
 
     1  window slabs that no anchor needs, the longest idle first
     2  pages without children or anchors, the longest unused first
-    3  rungs of ladders and grids, then other anchors, then ends of system text: the longest unconsumed first
+    3  rungs of ladders and grids and ends of replies, then other anchors, then ends of system text: in each group the
+       longest unconsumed first. A reply's anchor saves the reply only, where the prompt's saves the prompt: on
+       agents' traces this order beats one queue for all (benchmarks/cache_policy.py)
 
 An anchor takes with it what only it needed. A session's slabs could not be freed, so what holds them stays as long as
 something else can go.
@@ -12,24 +14,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final
 
 from plait.blueprint.state import Rows
-from plait.cache.anchors import Anchor, Kind
+from plait.cache.anchors import KINDS, Anchor, Kind
 from plait.cache.ghosts import Ghosts
 from plait.cache.holdings import Holdings
 from plait.cache.pages import Page
+from plait.cache.placement import Placement
 from plait.cache.protocol import Shape
 
 __all__ = ["Eviction"]
-
-_FIRST: Final[tuple[Kind, ...]] = ("ladder", "grid")
-_LAST: Final[tuple[Kind, ...]] = ("system",)
-
-
-def _rank(kind: Kind) -> int:
-    """Which of the three queues."""
-    return 0 if kind in _FIRST else 2 if kind in _LAST else 1
 
 
 class Eviction:
@@ -40,8 +34,9 @@ class Eviction:
     anchors  three queues, the first of which goes first
     """
 
-    def __init__(self, shape: Shape, holdings: Holdings, ghosts: Ghosts) -> None:
+    def __init__(self, shape: Shape, placement: Placement, holdings: Holdings, ghosts: Ghosts) -> None:
         self._shape = shape
+        self._ranks = {kind: 0 if kind in placement.first else 2 if kind in placement.last else 1 for kind in KINDS}
         self._holdings = holdings
         self._ghosts = ghosts
         self.windows: OrderedDict[tuple[Page, int], None] = OrderedDict()
@@ -74,7 +69,7 @@ class Eviction:
             self.windows.pop((page, index), None)
         self.leaves.pop(anchor.page, None)
         self.queue(anchor)[anchor] = None
-        self._ghosts.anchor_came(anchor.page.key, anchor.tail)
+        self._ghosts.anchor_came(anchor)
 
     def consumed(self, anchor: Anchor) -> None:
         """A session was built from an anchor."""
@@ -83,7 +78,7 @@ class Eviction:
     def renewed(self, anchor: Anchor, kind: Kind) -> None:
         """An anchor is asked for again; the kind that goes later counts."""
         del self.queue(anchor)[anchor]
-        if _rank(kind) > _rank(anchor.kind):
+        if self._ranks[kind] > self._ranks[anchor.kind]:
             anchor.kind = kind
         self.queue(anchor)[anchor] = None
 
@@ -97,7 +92,7 @@ class Eviction:
 
     def queue(self, anchor: Anchor) -> OrderedDict[Anchor, None]:
         """Where an anchor waits."""
-        return self.anchors[_rank(anchor.kind)]
+        return self.anchors[self._ranks[anchor.kind]]
 
     def needs(self, anchor: Anchor) -> Iterator[tuple[Page, int]]:
         """Pages and classes of the window slabs an anchor's promise rests on."""

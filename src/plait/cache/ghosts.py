@@ -11,6 +11,9 @@ from plait.cache.anchors import Anchor
 from plait.cache.branches import Key
 from plait.cache.pages import Page
 
+# A tail's length and the hash of its tokens.
+_Tail = tuple[int, int]
+
 __all__ = ["Ghosts"]
 
 
@@ -22,8 +25,8 @@ class Ghosts:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         # (page key, None) for a page, (page key, tail) for an anchor.
-        self._order: OrderedDict[tuple[int, Key | None], None] = OrderedDict()
-        self._anchors: dict[int, set[Key]] = {}
+        self._order: OrderedDict[tuple[int, _Tail | None], None] = OrderedDict()
+        self._anchors: dict[int, set[_Tail]] = {}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -32,13 +35,15 @@ class Ghosts:
         self._add((page.key, None))
 
     def anchor_went(self, anchor: Anchor) -> None:
-        self._anchors.setdefault(anchor.page.key, set()).add(anchor.tail)
-        self._add((anchor.page.key, anchor.tail))
+        tail = (len(anchor.tail), hash(anchor.tail))
+        self._anchors.setdefault(anchor.page.key, set()).add(tail)
+        self._add((anchor.page.key, tail))
 
     def page_came(self, key: int) -> None:
         self._order.pop((key, None), None)
 
-    def anchor_came(self, key: int, tail: Key) -> None:
+    def anchor_came(self, anchor: Anchor) -> None:
+        key, tail = anchor.page.key, (len(anchor.tail), hash(anchor.tail))
         if (key, tail) in self._order:
             del self._order[key, tail]
             self._forget(key, tail)
@@ -46,15 +51,16 @@ class Ghosts:
     def was_page(self, key: int) -> bool:
         return (key, None) in self._order
 
-    def tails(self, key: int) -> set[Key]:
-        """Tails of the anchors that stood on a page."""
-        return self._anchors.get(key, set())
+    def anchors(self, key: int, rest: Key) -> list[int]:
+        """Lengths of the tails that stood on a page and that `rest` begins with."""
+        tails = self._anchors.get(key, ())
+        return [length for length, found in tails if length <= len(rest) and hash(rest[:length]) == found]
 
     def clear(self) -> None:
         self._order.clear()
         self._anchors.clear()
 
-    def _add(self, entry: tuple[int, Key | None]) -> None:
+    def _add(self, entry: tuple[int, _Tail | None]) -> None:
         self._order[entry] = None
         self._order.move_to_end(entry)
         while len(self._order) > self._limit:
@@ -62,7 +68,7 @@ class Ghosts:
             if tail is not None:
                 self._forget(key, tail)
 
-    def _forget(self, key: int, tail: Key) -> None:
+    def _forget(self, key: int, tail: _Tail) -> None:
         tails = self._anchors[key]
         tails.discard(tail)
         if not tails:

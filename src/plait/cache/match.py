@@ -9,7 +9,7 @@ from typing import Final
 
 from plait.blueprint.state import Rows
 from plait.cache.anchors import Anchor, Mark
-from plait.cache.branches import Key, shared
+from plait.cache.branches import Key
 from plait.cache.fingerprint import Fingerprint
 from plait.cache.ghosts import Ghosts
 from plait.cache.pages import Page, root_of
@@ -73,7 +73,7 @@ def covered(shape: Shape, base: Page, tail: tuple[HeldSlab | None, ...], positio
     return True
 
 
-def _promised(shape: Shape, path: list[Page], tokens: Key, limit: int, page_size: int) -> Iterator[Anchor]:
+def _promised(path: list[Page], tokens: Key, limit: int, page_size: int) -> Iterator[Anchor]:
     """Anchors whose tokens the prompt begins with, deepest first, at most at `limit`."""
     for page in reversed(path):
         if page.anchors:
@@ -86,7 +86,7 @@ Found = tuple[Page, tuple[HeldSlab | None, ...], int, Anchor | None]
 
 
 def _by_snapshots(shape: Shape, path: list[Page], tokens: Key, limit: int, page_size: int) -> Found | None:
-    for anchor in _promised(shape, path, tokens, limit, page_size):
+    for anchor in _promised(path, tokens, limit, page_size):
         if covered(shape, anchor.page, anchor.slabs, anchor.position):
             return anchor.page, anchor.slabs, anchor.position, anchor
     return None
@@ -95,20 +95,16 @@ def _by_snapshots(shape: Shape, path: list[Page], tokens: Key, limit: int, page_
 def _by_rows(shape: Shape, path: list[Page], tokens: Key, limit: int, page_size: int) -> Found | None:
     """Rows may be cut anywhere: in an anchor's tail, in a page, between pages."""
     full = tuple[HeldSlab | None, ...]
-    for depth in range(len(path) - 1, -1, -1):
-        base = path[depth]
+    for base in reversed(path):
         if base.stop > limit:
             continue
         rest = tokens[base.stop : base.stop + page_size]
         offers: list[tuple[int, full, Anchor | None]] = []
         for common, anchor in islice(base.anchors.nearest(rest), 1):
             offers.append((min(base.stop + common, limit), anchor.slabs, anchor))
-        if depth + 1 < len(path):
-            if path[depth + 1].stop > limit:
-                offers.append((limit, tuple(path[depth + 1].slabs), None))
-        else:
-            for common, child in islice(base.children.nearest(rest), _TRIES):
-                offers.append((min(base.stop + common, limit), tuple(child.slabs), None))
+        # Where windows were let go of on the prompt's own way, a page that parts from it later may still have them.
+        for common, child in islice(base.children.nearest(rest), _TRIES):
+            offers.append((min(base.stop + common, limit), tuple(child.slabs), None))
         whole = base.anchors.get(())
         offers.append((base.stop, (None,) * len(shape.rows), whole))
         # The sort is stable: at one position the anchor's own rows come first.
@@ -138,14 +134,13 @@ def _remembered(ghosts: Ghosts, last: Page, tokens: Key, page_size: int) -> int:
     return stop
 
 
-def _anchor_went(ghosts: Ghosts, path: list[Page], tokens: Key, above: int, limit: int) -> bool:
+def _anchor_went(ghosts: Ghosts, path: list[Page], tokens: Key, above: int, limit: int, page_size: int) -> bool:
     """Whether an anchor that was evicted lay on the way, behind `above`."""
-    for page in reversed(path):
-        for tail in ghosts.tails(page.key):
-            end = page.stop + len(tail)
-            if above < end <= limit and shared(tail, tokens[page.stop : end]) == len(tail):
-                return True
-    return False
+    return any(
+        above < page.stop + length <= limit
+        for page in reversed(path)
+        for length in ghosts.anchors(page.key, tokens[page.stop : page.stop + page_size])
+    )
 
 
 def _strays(path: list[Page], resume: int, tokens: Key, page_size: int) -> bool:
@@ -175,12 +170,10 @@ def match(
     base, tail, resume, anchor = find(shape, path, tokens, limit, page_size) or (root, (), 0, None)
     known = _known(path, tokens, page_size)
     common = max(known, _remembered(ghosts, path[-1], tokens, page_size))
-    marks = tuple(
-        sorted(Mark(a.position, a.kind) for a in _promised(shape, path, tokens, len(tokens), page_size))
-    )
+    marks = tuple(sorted(Mark(a.position, a.kind) for a in _promised(path, tokens, len(tokens), page_size)))
     reason: Reason = "none"
     if resume < min(common, limit):
-        if common > known or _anchor_went(ghosts, path, tokens, resume, min(common, limit)):
+        if common > known or _anchor_went(ghosts, path, tokens, resume, min(common, limit), page_size):
             reason = "evicted"
         elif not shape.snapshots:
             reason = "window_dropped"

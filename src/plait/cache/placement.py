@@ -1,11 +1,11 @@
-"""Which positions of a prompt become anchors.
+"""Which positions of a prompt become anchors, and which of them go first.
 
     system, turn   given by who rendered the prompt: ends of text that the next request will share
     prompt         n - 1, so that an exact repeat works: its last token has to be computed
     fork           the last whole page before the place where a prompt left what is known, seen a second time
     ladder         n - 1 less 1, 2, 4, 8... pages, in whole pages: whatever a prompt shares up to a distance d from its
                    end, about d more is lost at most. Whole pages need no copy of a tail, and prompts that share
-                   text have rungs in common; measured, that beats exact distances (benchmarks/cache_policy.py)
+                   text have rungs in common
     grid           every so many tokens
     reply          where generation ended; whoever generates marks it
 """
@@ -41,15 +41,25 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Kinds of anchors in use, and how many tokens two anchors of one sequence are apart at least (default: a page)."""
+    """How a store chooses.
+
+    kinds        kinds of anchors in use
+    grid         tokens between anchors of the kind `grid`, in whole pages
+    spacing      how many tokens two anchors of one sequence are apart at least; None: a page
+    first, last  kinds that go before and after all others where the budget is short
+    """
 
     kinds: frozenset[Kind] = _USED
     grid: int = 512
     spacing: int | None = None
+    first: frozenset[Kind] = frozenset({"ladder", "grid", "reply"})
+    last: frozenset[Kind] = frozenset({"system"})
 
     def __post_init__(self) -> None:
-        if unknown := self.kinds - set(KINDS):
+        if unknown := (self.kinds | self.first | self.last) - set(KINDS):
             raise UsageError(fault("kinds of anchors", expected=", ".join(KINDS), found=", ".join(sorted(unknown))))
+        if both := self.first & self.last:
+            raise UsageError(fault("kinds of anchors", expected="first or last", found=", ".join(sorted(both))))
         if self.grid < 1 or (self.spacing is not None and self.spacing < 1):
             raise UsageError(fault("grid and spacing", expected="at least 1", found=f"{self.grid}, {self.spacing}"))
 

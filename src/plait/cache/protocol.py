@@ -8,7 +8,7 @@ once. While something has more than one holder, nobody writes into it: a session
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from plait.blueprint.state import LayerLaw, Rows, Snapshot, WindowRows, row_classes
@@ -52,7 +52,7 @@ class HeldSnapshot(Held, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateRun:
-    """Consecutive slabs of one class: the first holds the absolute rows from `first` * page, the last may be partial."""
+    """Consecutive slabs of one class: the first has the absolute rows from `first` * page; the last may be partial."""
 
     first: int
     slabs: Sequence[HeldSlab]
@@ -82,10 +82,18 @@ class SessionState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The law classes of a model: `rows[i]` is the law of row class i, `snapshots` the number of snapshot classes."""
+    """The law classes of a model: `rows[i]` is the law of row class i, `snapshots` the number of snapshot classes.
+
+    windows  (class, W) of the classes that keep windows
+    """
 
     rows: tuple[Rows | WindowRows, ...]
     snapshots: int
+    windows: tuple[tuple[int, int], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        windows = tuple((i, law.window) for i, law in enumerate(self.rows) if isinstance(law, WindowRows))
+        object.__setattr__(self, "windows", windows)
 
     @staticmethod
     def of(layer_laws: tuple[LayerLaw, ...]) -> Shape:
@@ -94,8 +102,3 @@ class Shape:
             items[0].law for items in row_classes(layer_laws) if isinstance(items[0].law, Rows | WindowRows)
         )
         return Shape(rows, len({item.category for item in layer_laws if isinstance(item.law, Snapshot)}))
-
-    @property
-    def windows(self) -> tuple[tuple[int, int], ...]:
-        """(class, W) of the classes that keep windows."""
-        return tuple((i, law.window) for i, law in enumerate(self.rows) if isinstance(law, WindowRows))

@@ -51,12 +51,12 @@ class Store:
             raise UsageError(fault("prefix store", expected="a budget of 0 or more", found=f"{budget}, {page_size}"))
         self.shape = shape
         self.page_size = page_size
-        self.placement = Placement() if placement is None else placement
+        self._placement = Placement() if placement is None else placement
         self._budget = budget
         self._roots: dict[Fingerprint, Page] = {}
         self._ghosts = Ghosts(_REMEMBERED)
         self._holdings = Holdings()
-        self._eviction = Eviction(shape, self._holdings, self._ghosts)
+        self._eviction = Eviction(shape, self._placement, self._holdings, self._ghosts)
         self._reasons: Counter[Reason] = Counter()
         self._prompt_tokens = self._reused = self._lost = self._healed = 0
         self._generation = 0
@@ -64,6 +64,7 @@ class Store:
 
     @property
     def budget(self) -> int:
+        """Bytes the store may hold alone. Setting it lets go of what is too much. UsageError: it is negative."""
         return self._budget
 
     @budget.setter
@@ -108,7 +109,7 @@ class Store:
 
     def plan(self, found: Match, marks: Iterable[Mark] = ()) -> Plan:
         """Where the prefill of a prompt stops and what is committed there. UsageError: a mark outside the prompt."""
-        return self.placement.plan(self.shape, self.page_size, found, marks)
+        return self._placement.plan(self.shape, self.page_size, found, marks)
 
     def commit(self, session: SessionState, marks: Iterable[Mark] = ()) -> Published:
         """Publish what a session has settled: pages for full slabs, anchors at `marks`; then keep to the budget.
@@ -119,7 +120,7 @@ class Store:
             root = self._roots.get(session.fingerprint)
             if root is None:
                 root = self._roots[session.fingerprint] = root_of(session.fingerprint)
-            commit = Commit(self.shape, self.page_size, self.placement, self._holdings, self._eviction, root)
+            commit = Commit(self.shape, self.page_size, self._placement, self._holdings, self._eviction, root)
             try:
                 published = commit.publish(session, marks)
             finally:

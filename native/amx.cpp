@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "kernels.hpp"
+#include "linear.hpp"
 
 namespace plait {
 
@@ -29,26 +29,26 @@ void configure(long rows) {
     _tile_loadconfig(&config);
 }
 
-// The part of an output tile that exists, from a tile of the scratch.
-void put(const float* made, float* y, long rows, long out, long column) {
-    long width = smaller(16, out - column);
-    for (long r = 0; r < rows; ++r) __builtin_memcpy(y + r * out + column, made + r * 16, sizeof(float) * width);
+using PLAIT_LEVEL::LANES;
+using PLAIT_LEVEL::Vec;
+
+// A tile, or the gated product of two, goes to its place by way of the scratch.
+void put(const Product<std::uint16_t>& p, const float* made, const float* up, long row, long count, long column) {
+    long width = smaller(LANES, p.out - column);
+    for (long r = 0; r < count; ++r) {
+        Vec value = PLAIT_LEVEL::load(made + r * LANES);
+        if (up != nullptr)
+            value = PLAIT_LEVEL::mul(PLAIT_LEVEL::activate(p.activation, value), PLAIT_LEVEL::load(up + r * LANES));
+        PLAIT_LEVEL::store_n(p.y + (row + r) * p.out + column, value, int(width));
+    }
 }
 
-// Whole columns go straight to their place.
-#define PLAIT_PUT(tile, row, count, column)                             \
-    if ((column) + 16 <= out) {                                         \
-        _tile_stored(tile, y + (row) * out + (column), out * 4);        \
-    } else {                                                            \
-        _tile_stored(tile, made, 64);                                   \
-        put(made, y + (row) * out, count, out, column);                 \
-    }
-
-// Rows [0, rows), at most 32, of two panels (or of one). x: blocks of 16 rows by 32 columns, block after block.
-void block(const std::uint16_t* x, long padded, const std::uint16_t* w, float* y, long rows, long out, long column,
+// Rows [row, row + rows), at most 32, of two panels (or of one). x: blocks of 16 rows by 32 columns, block after block.
+void block(const Product<std::uint16_t>& p, const std::uint16_t* x, long padded, long row, long rows, long panel,
            bool two) {
-    alignas(64) float made[16 * 16];
+    alignas(64) float made[4][LANES * LANES];
     bool tall = rows > 16;
+    const std::uint16_t* w = p.w + panel * padded * LANES;
     const std::uint16_t* below = x + 16 * padded;
     const std::uint16_t* beside = w + 16 * padded;
     _tile_zero(0);
@@ -69,11 +69,20 @@ void block(const std::uint16_t* x, long padded, const std::uint16_t* w, float* y
             if (tall) _tile_dpbf16ps(3, 5, 7);
         }
     }
-    long upper = smaller(16, rows);
-    PLAIT_PUT(0, 0, upper, column)
-    if (two) PLAIT_PUT(1, 0, upper, column + 16)
-    if (tall) PLAIT_PUT(2, 16, rows - 16, column)
-    if (tall && two) PLAIT_PUT(3, 16, rows - 16, column + 16)
+    long upper = smaller(16, rows), column = panel / (p.gated ? 2 : 1) * LANES;
+    _tile_stored(0, made[0], 64);
+    if (two) _tile_stored(1, made[1], 64);
+    if (tall) _tile_stored(2, made[2], 64);
+    if (tall && two) _tile_stored(3, made[3], 64);
+    if (p.gated) {
+        put(p, made[0], made[1], row, upper, column);
+        if (tall) put(p, made[2], made[3], row + 16, rows - 16, column);
+        return;
+    }
+    put(p, made[0], nullptr, row, upper, column);
+    if (two) put(p, made[1], nullptr, row, upper, column + LANES);
+    if (tall) put(p, made[2], nullptr, row + 16, rows - 16, column);
+    if (tall && two) put(p, made[3], nullptr, row + 16, rows - 16, column + LANES);
 }
 
 // Rows rounded to bf16 in blocks of 16 rows by 32 columns: a tile reads them from 16 lines side by side. In rows
@@ -98,23 +107,22 @@ void round_blocks(const float* x, long x_stride, std::uint16_t* y, long rows, lo
 
 }  // namespace
 
-void linear_bf16_amx(const float* x, long x_stride, const std::uint16_t* w, float* y, long rows, long out, long in) {
-    long panels = (out + 15) / 16, padded = (in + 31) / 32 * 32, pairs = (panels + 1) / 2;
-    auto* rounded = new std::uint16_t[(rows + 15) / 16 * 16 * padded];
-    round_blocks(x, x_stride, rounded, rows, in, padded);
+void linear_bf16_amx(const Product<std::uint16_t>& p) {
+    long panels = PLAIT_LEVEL::panels_of(p.out, p.gated), padded = (p.in + 31) / 32 * 32, pairs = (panels + 1) / 2;
+    auto* rounded = new std::uint16_t[(p.rows + 15) / 16 * 16 * padded];
+    round_blocks(p.x, p.x_stride, rounded, p.rows, p.in, padded);
 #pragma omp parallel
     {
         long shaped = 0;
 #pragma omp for schedule(static)
         for (long g = 0; g < pairs; ++g) {
-            for (long row = 0; row < rows; row += 32) {
-                long count = smaller(32, rows - row);
+            for (long row = 0; row < p.rows; row += 32) {
+                long count = smaller(32, p.rows - row);
                 if (count != shaped) {
                     configure(count);
                     shaped = count;
                 }
-                block(rounded + row * padded, padded, w + 2 * g * padded * 16, y + row * out, count, out, g * 32,
-                      2 * g + 1 < panels);
+                block(p, rounded + row * padded, padded, row, count, 2 * g, 2 * g + 1 < panels);
             }
         }
         _tile_release();

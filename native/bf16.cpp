@@ -1,65 +1,60 @@
 // linear_bf16 with the processor's own products of bf16 pairs (AVX-512 BF16).
 #include <immintrin.h>
 
-#include "kernels.hpp"
+#include "linear.hpp"
 
 namespace plait {
 
 namespace {
 
+using PLAIT_LEVEL::FEW;
+using PLAIT_LEVEL::TALL;
+using PLAIT_LEVEL::WIDE;
+
 template <int ROWS, int PANELS>
-inline __attribute__((always_inline)) void tile(const std::uint16_t* x, long padded, const std::uint16_t* w, float* y,
-                                                long out, long column) {
+PLAIT_INLINE void tile(const Product<std::uint16_t>& p, const std::uint16_t* rounded, long padded, long row,
+                       long panel) {
     __m512 acc[ROWS][PANELS];
     for (int r = 0; r < ROWS; ++r)
-        for (int p = 0; p < PANELS; ++p) acc[r][p] = _mm512_setzero_ps();
+        for (int c = 0; c < PANELS; ++c) acc[r][c] = _mm512_setzero_ps();
+    const std::uint16_t* x = rounded + row * padded;
+    const std::uint16_t* w = p.w + panel * padded * 16;
     for (long k = 0; k < padded; k += 2) {
         __m512bh b[PANELS];
-        for (int p = 0; p < PANELS; ++p) b[p] = (__m512bh)_mm512_loadu_si512(w + (p * padded + k) * 16);
+        for (int c = 0; c < PANELS; ++c) b[c] = (__m512bh)_mm512_loadu_si512(w + (c * padded + k) * 16);
         for (int r = 0; r < ROWS; ++r) {
             int pair;
             __builtin_memcpy(&pair, x + r * padded + k, sizeof pair);
             __m512bh a = (__m512bh)_mm512_set1_epi32(pair);
-            for (int p = 0; p < PANELS; ++p) acc[r][p] = _mm512_dpbf16_ps(acc[r][p], a, b[p]);
+            for (int c = 0; c < PANELS; ++c) acc[r][c] = _mm512_dpbf16_ps(acc[r][c], a, b[c]);
         }
     }
+    PLAIT_LEVEL::Vec made[ROWS][PANELS];
     for (int r = 0; r < ROWS; ++r)
-        for (int p = 0; p < PANELS; ++p) {
-            long at = column + p * 16;
-            if (at >= out) continue;
-            __mmask16 there = at + 16 <= out ? __mmask16(0xffff) : __mmask16((1u << (out - at)) - 1);
-            _mm512_mask_storeu_ps(y + r * out + at, there, acc[r][p]);
-        }
+        for (int c = 0; c < PANELS; ++c) made[r][c] = {acc[r][c]};
+    PLAIT_LEVEL::put<std::uint16_t, ROWS, PANELS>(p, made, row, panel);
 }
-
-constexpr long TALL = 12, WIDE = 2, FEW = 4;
 
 }  // namespace
 
-void linear_bf16_avx512bf16(const float* x, long x_stride, const std::uint16_t* w, float* y, long rows, long out,
-                            long in) {
-    long panels = (out + 15) / 16, padded = (in + 31) / 32 * 32, group = rows < TALL ? FEW : WIDE;
-    auto* rounded = new std::uint16_t[rows * padded];
-    round_rows(x, x_stride, rounded, rows, in, padded);
+void linear_bf16_avx512bf16(const Product<std::uint16_t>& p) {
+    long panels = PLAIT_LEVEL::panels_of(p.out, p.gated), padded = (p.in + 31) / 32 * 32;
+    long group = p.rows < TALL ? FEW : WIDE;
+    auto* rounded = new std::uint16_t[p.rows * padded];
+    round_rows(p.x, p.x_stride, rounded, p.rows, p.in, padded);
 #pragma omp parallel for schedule(static)
     for (long g = 0; g < (panels + group - 1) / group; ++g) {
-        long first = g * group, stop = first + group < panels ? first + group : panels;
-        long row = 0;
-        for (; row + TALL <= rows; row += TALL) {
-            long p = first;
-            for (; p + WIDE <= stop; p += WIDE)
-                tile<TALL, WIDE>(rounded + row * padded, padded, w + p * padded * 16, y + row * out, out, p * 16);
-            for (; p < stop; ++p)
-                tile<TALL, 1>(rounded + row * padded, padded, w + p * padded * 16, y + row * out, out, p * 16);
+        long first = g * group, stop = PLAIT_LEVEL::smaller(first + group, panels), row = 0;
+        for (; row + TALL <= p.rows; row += TALL) {
+            long c = first;
+            for (; c + WIDE <= stop; c += WIDE) tile<TALL, WIDE>(p, rounded, padded, row, c);
+            for (; c < stop; ++c) tile<TALL, 1>(p, rounded, padded, row, c);
         }
-        for (; row < rows; ++row) {
-            long p = first;
-            if (p + FEW <= stop) {
-                tile<1, FEW>(rounded + row * padded, padded, w + p * padded * 16, y + row * out, out, p * 16);
-                p += FEW;
-            }
-            for (; p < stop; ++p)
-                tile<1, 1>(rounded + row * padded, padded, w + p * padded * 16, y + row * out, out, p * 16);
+        for (; row < p.rows; ++row) {
+            long c = first;
+            for (; c + FEW <= stop; c += FEW) tile<1, FEW>(p, rounded, padded, row, c);
+            for (; c + 2 <= stop; c += 2) tile<1, 2>(p, rounded, padded, row, c);
+            for (; c < stop; ++c) tile<1, 1>(p, rounded, padded, row, c);
         }
     }
     delete[] rounded;

@@ -6,7 +6,7 @@
 namespace plait {
 
 enum class Store : int { f32 = 0, bf16 = 1, f16 = 2 };
-enum class Activation : int { silu = 0, gelu_tanh = 1, sigmoid = 2 };
+enum class Activation : int { silu = 0, gelu_tanh = 1, sigmoid = 2, gelu = 3 };
 
 // Softmax attention of n queries at positions start.. over blocks of 64 keys; see ops/attention.py.
 struct Attention {
@@ -34,12 +34,24 @@ struct Heads {
     bool adjacent;
 };
 
+// y [rows, out] = x [rows, in] W^T. A gate product instead has panels of gate and up in turn, [gate][up][gate]..., and
+// y [rows, out] = activation(gate) * up with `out` outputs of each.
+template <class Weight>
+struct Product {
+    const float* x;
+    const Weight* w;
+    float* y;
+    long x_stride, rows, out, in;
+    bool gated;
+    Activation activation;
+};
+
 struct Kernels {
     const char* name;
-    // y [rows, out] = x [rows, in] W^T, W packed: panels of 16 outputs, [panel][in][16]
-    void (*linear_f32)(const float* x, long x_stride, const float* w, float* y, long rows, long out, long in);
+    // W packed: panels of 16 outputs, [panel][in][16]
+    void (*linear_f32)(const Product<float>&);
     // The same with x rounded to bf16, W packed in pairs: [panel][in / 2][16][2], `in` padded to a multiple of 32
-    void (*linear_bf16)(const float* x, long x_stride, const std::uint16_t* w, float* y, long rows, long out, long in);
+    void (*linear_bf16)(const Product<std::uint16_t>&);
     void (*attention)(const Attention&);
     // y = x / sqrt(mean(x^2) + eps) * weight; rows of `groups` consecutive vectors, weight [groups, width] or null
     void (*rms_norm)(const float* x, long x_stride, const float* weight, float eps, float* y, long rows, long groups,
@@ -54,8 +66,8 @@ extern const Kernels avx2_kernels;
 extern const Kernels avx512_kernels;
 
 // Other forms of linear_bf16 over the same packed weights.
-void linear_bf16_avx512bf16(const float*, long, const std::uint16_t*, float*, long, long, long);
-void linear_bf16_amx(const float*, long, const std::uint16_t*, float*, long, long, long);
+void linear_bf16_avx512bf16(const Product<std::uint16_t>&);
+void linear_bf16_amx(const Product<std::uint16_t>&);
 
 // Rows [rows, in] rounded to bf16 (to nearest, ties to even), padded with zeros to `padded` columns.
 void round_rows(const float* x, long x_stride, std::uint16_t* y, long rows, long in, long padded);

@@ -2,110 +2,116 @@
 // and whoever computes it: tiles only decide what is computed side by side.
 #pragma once
 
+#include "activate.hpp"
 #include "kernels.hpp"
 #include "simd.hpp"
 
 namespace PLAIT_LEVEL {
 
-// A tile of ROWS rows and PANELS panels.
-template <int ROWS, int PANELS>
-PLAIT_INLINE void tile_f32(const float* x, long x_stride, const float* w, long in, float* y, long out, long column) {
-    Vec acc[ROWS][PANELS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int p = 0; p < PANELS; ++p) acc[r][p] = set1(0.0f);
-    for (long k = 0; k < in; ++k) {
-        Vec b[PANELS];
-        for (int p = 0; p < PANELS; ++p) b[p] = load(w + (p * in + k) * LANES);
-        for (int r = 0; r < ROWS; ++r) {
-            Vec a = set1(x[r * x_stride + k]);
-            for (int p = 0; p < PANELS; ++p) acc[r][p] = fma(a, b[p], acc[r][p]);
-        }
-    }
-    for (int r = 0; r < ROWS; ++r)
-        for (int p = 0; p < PANELS; ++p) {
-            long at = column + p * LANES;
-            if (at + LANES <= out) store(y + r * out + at, acc[r][p]);
-            else if (at < out) store_n(y + r * out + at, acc[r][p], int(out - at));
-        }
-}
-
-template <int ROWS, int PANELS>
-PLAIT_INLINE void tile_pairs(const std::uint16_t* x, long padded, const std::uint16_t* w, float* y, long out,
-                             long column) {
-    Vec acc[ROWS][PANELS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int p = 0; p < PANELS; ++p) acc[r][p] = set1(0.0f);
-    for (long k = 0; k < padded; k += 2) {
-        for (int p = 0; p < PANELS; ++p) {
-            const std::uint16_t* pair = w + (p * padded + k) * LANES;
-            Vec low = low_halves(pair), high = high_halves(pair);
-            for (int r = 0; r < ROWS; ++r) {
-                std::uint32_t a = std::uint32_t(x[r * padded + k]) << 16, b = std::uint32_t(x[r * padded + k + 1]) << 16;
-                float first, second;
-                std::memcpy(&first, &a, sizeof a);
-                std::memcpy(&second, &b, sizeof b);
-                acc[r][p] = fma(set1(first), low, acc[r][p]);
-                acc[r][p] = fma(set1(second), high, acc[r][p]);
-            }
-        }
-    }
-    for (int r = 0; r < ROWS; ++r)
-        for (int p = 0; p < PANELS; ++p) {
-            long at = column + p * LANES;
-            if (at + LANES <= out) store(y + r * out + at, acc[r][p]);
-            else if (at < out) store_n(y + r * out + at, acc[r][p], int(out - at));
-        }
-}
-
 #if defined(__AVX512F__)
 constexpr int TALL = 12, WIDE = 2;
 #else
-constexpr int TALL = 3, WIDE = 1;
+constexpr int TALL = 3, WIDE = 2;
 #endif
 constexpr int FEW = 4;
 
-static void linear_f32(const float* x, long x_stride, const float* w, float* y, long rows, long out, long in) {
-    long panels = (out + LANES - 1) / LANES;
+// A tile's outputs go to their place: columns of panel `panel` on, or of gate products those of half as many panels.
+template <class Weight, int ROWS, int PANELS>
+PLAIT_INLINE void put(const plait::Product<Weight>& p, Vec (&acc)[ROWS][PANELS], long row, long panel) {
+    int step = p.gated ? 2 : 1;
+    for (int r = 0; r < ROWS; ++r)
+        for (int c = 0; c < PANELS; c += step) {
+            long at = (panel + c) / step * LANES;
+            if (at >= p.out) continue;
+            Vec made = acc[r][c];
+            if (p.gated && c + 1 < PANELS) made = mul(activate(p.activation, made), acc[r][c + 1]);
+            float* to = p.y + (row + r) * p.out + at;
+            if (at + LANES <= p.out) store(to, made);
+            else store_n(to, made, int(p.out - at));
+        }
+}
+
+// A tile of ROWS rows and PANELS panels.
+template <int ROWS, int PANELS>
+PLAIT_INLINE void tile(const plait::Product<float>& p, long row, long panel) {
+    Vec acc[ROWS][PANELS];
+    for (int r = 0; r < ROWS; ++r)
+        for (int c = 0; c < PANELS; ++c) acc[r][c] = set1(0.0f);
+    const float* x = p.x + row * p.x_stride;
+    const float* w = p.w + panel * p.in * LANES;
+    for (long k = 0; k < p.in; ++k) {
+        Vec b[PANELS];
+        for (int c = 0; c < PANELS; ++c) b[c] = load(w + (c * p.in + k) * LANES);
+        for (int r = 0; r < ROWS; ++r) {
+            Vec a = set1(x[r * p.x_stride + k]);
+            for (int c = 0; c < PANELS; ++c) acc[r][c] = fma(a, b[c], acc[r][c]);
+        }
+    }
+    put<float, ROWS, PANELS>(p, acc, row, panel);
+}
+
+PLAIT_INLINE float from_bf16(std::uint16_t bits) {
+    std::uint32_t wide = std::uint32_t(bits) << 16;
+    float x;
+    std::memcpy(&x, &wide, sizeof x);
+    return x;
+}
+
+// The same over pairs of columns; `rounded` are the rows as bf16, `padded` apart.
+template <int ROWS, int PANELS>
+PLAIT_INLINE void tile(const plait::Product<std::uint16_t>& p, const std::uint16_t* rounded, long padded, long row,
+                       long panel) {
+    Vec acc[ROWS][PANELS];
+    for (int r = 0; r < ROWS; ++r)
+        for (int c = 0; c < PANELS; ++c) acc[r][c] = set1(0.0f);
+    const std::uint16_t* x = rounded + row * padded;
+    for (long k = 0; k < padded; k += 2)
+        for (int c = 0; c < PANELS; ++c) {
+            const std::uint16_t* pair = p.w + ((panel + c) * padded + k) * LANES;
+            Vec low = low_halves(pair), high = high_halves(pair);
+            for (int r = 0; r < ROWS; ++r) {
+                acc[r][c] = fma(set1(from_bf16(x[r * padded + k])), low, acc[r][c]);
+                acc[r][c] = fma(set1(from_bf16(x[r * padded + k + 1])), high, acc[r][c]);
+            }
+        }
+    put<std::uint16_t, ROWS, PANELS>(p, acc, row, panel);
+}
+
+PLAIT_INLINE long panels_of(long out, bool gated) { return (out + LANES - 1) / LANES * (gated ? 2 : 1); }
+
+static void linear_f32(const plait::Product<float>& p) {
+    long panels = panels_of(p.out, p.gated);
     // Few rows: groups of panels are read side by side. Many: a group of panels stays in the cache for all rows.
-    long group = rows < TALL ? FEW : WIDE;
+    long group = p.rows < TALL ? FEW : WIDE;
 #pragma omp parallel for schedule(static)
     for (long g = 0; g < (panels + group - 1) / group; ++g) {
-        long first = g * group, stop = smaller(first + group, panels);
-        long row = 0;
-        for (; row + TALL <= rows; row += TALL) {
-            long p = first;
-            for (; p + WIDE <= stop; p += WIDE)
-                tile_f32<TALL, WIDE>(x + row * x_stride, x_stride, w + p * in * LANES, in, y + row * out, out, p * LANES);
-            for (; p < stop; ++p)
-                tile_f32<TALL, 1>(x + row * x_stride, x_stride, w + p * in * LANES, in, y + row * out, out, p * LANES);
+        long first = g * group, stop = smaller(first + group, panels), row = 0;
+        for (; row + TALL <= p.rows; row += TALL) {
+            long c = first;
+            for (; c + WIDE <= stop; c += WIDE) tile<TALL, WIDE>(p, row, c);
+            for (; c < stop; ++c) tile<TALL, 1>(p, row, c);
         }
-        for (; row + 3 <= rows; row += 3) {
-            for (long p = first; p < stop; ++p)
-                tile_f32<3, 1>(x + row * x_stride, x_stride, w + p * in * LANES, in, y + row * out, out, p * LANES);
-        }
-        for (; row < rows; ++row) {
-            long p = first;
-            if (p + FEW <= stop) {
-                tile_f32<1, FEW>(x + row * x_stride, x_stride, w + p * in * LANES, in, y + row * out, out, p * LANES);
-                p += FEW;
-            }
-            for (; p < stop; ++p)
-                tile_f32<1, 1>(x + row * x_stride, x_stride, w + p * in * LANES, in, y + row * out, out, p * LANES);
+        for (; row < p.rows; ++row) {
+            long c = first;
+            for (; c + FEW <= stop; c += FEW) tile<1, FEW>(p, row, c);
+            for (; c + 2 <= stop; c += 2) tile<1, 2>(p, row, c);
+            for (; c < stop; ++c) tile<1, 1>(p, row, c);
         }
     }
 }
 
-static void linear_bf16(const float* x, long x_stride, const std::uint16_t* w, float* y, long rows, long out, long in) {
-    long panels = (out + LANES - 1) / LANES, padded = (in + 31) / 32 * 32;
-    auto* rounded = new std::uint16_t[rows * padded];
-    plait::round_rows(x, x_stride, rounded, rows, in, padded);
+static void linear_bf16(const plait::Product<std::uint16_t>& p) {
+    long panels = panels_of(p.out, p.gated), padded = (p.in + 31) / 32 * 32;
+    auto* rounded = new std::uint16_t[p.rows * padded];
+    plait::round_rows(p.x, p.x_stride, rounded, p.rows, p.in, padded);
 #pragma omp parallel for schedule(static)
-    for (long p = 0; p < panels; ++p) {
-        long row = 0;
-        for (; row + TALL <= rows; row += TALL)
-            tile_pairs<TALL, 1>(rounded + row * padded, padded, w + p * padded * LANES, y + row * out, out, p * LANES);
-        for (; row < rows; ++row)
-            tile_pairs<1, 1>(rounded + row * padded, padded, w + p * padded * LANES, y + row * out, out, p * LANES);
+    for (long g = 0; g < (panels + 1) / 2; ++g) {
+        long first = g * 2, row = 0;
+        bool two = first + 2 <= panels;
+        for (; row + TALL <= p.rows; row += TALL)
+            two ? tile<TALL, 2>(p, rounded, padded, row, first) : tile<TALL, 1>(p, rounded, padded, row, first);
+        for (; row < p.rows; ++row)
+            two ? tile<1, 2>(p, rounded, padded, row, first) : tile<1, 1>(p, rounded, padded, row, first);
     }
     delete[] rounded;
 }

@@ -88,14 +88,17 @@ class Native {
         throw std::invalid_argument("this machine has no level " + name);
     }
 
-    void linear_f32(Address x, long x_stride, Address w, Address y, long rows, long out, long in) const {
+    // activation: -1: a plain product
+    void linear_f32(Address x, long x_stride, Address w, Address y, long rows, long out, long in,
+                    int activation) const {
         nb::gil_scoped_release released;
-        level_.kernels->linear_f32(at<float>(x), x_stride, at<float>(w), at<float>(y), rows, out, in);
+        level_.kernels->linear_f32(product<float>(x, x_stride, w, y, rows, out, in, activation));
     }
 
-    void linear_bf16(Address x, long x_stride, Address w, Address y, long rows, long out, long in) const {
+    void linear_bf16(Address x, long x_stride, Address w, Address y, long rows, long out, long in,
+                     int activation) const {
         nb::gil_scoped_release released;
-        level_.linear_bf16(at<float>(x), x_stride, at<std::uint16_t>(w), at<float>(y), rows, out, in);
+        level_.linear_bf16(product<std::uint16_t>(x, x_stride, w, y, rows, out, in, activation));
     }
 
     void rms_norm(Address x, long x_stride, Address weight, float eps, Address y, long rows, long groups,
@@ -160,6 +163,22 @@ class Native {
     const std::string& bf16_form() const { return level_.bf16_form; }
 
   private:
+    template <class Weight>
+    static plait::Product<Weight> product(Address x, long x_stride, Address w, Address y, long rows, long out, long in,
+                                          int activation) {
+        plait::Product<Weight> p{};
+        p.x = at<float>(x);
+        p.w = at<Weight>(w);
+        p.y = at<float>(y);
+        p.x_stride = x_stride;
+        p.rows = rows;
+        p.out = out;
+        p.in = in;
+        p.gated = activation >= 0;
+        p.activation = plait::Activation(p.gated ? activation : 0);
+        return p;
+    }
+
     template <class T>
     static T* at(Address address) {
         return reinterpret_cast<T*>(address);

@@ -1,6 +1,7 @@
 // Norms and gates: each row by itself.
 #pragma once
 
+#include "activate.hpp"
 #include "kernels.hpp"
 #include "simd.hpp"
 
@@ -70,21 +71,6 @@ static void heads(const plait::Heads& h) {
             }
         }
     }
-}
-
-PLAIT_INLINE Vec activate(plait::Activation activation, Vec x) {
-    switch (activation) {
-        case plait::Activation::silu:
-            return mul(x, sigmoid(x));
-        case plait::Activation::sigmoid:
-            return sigmoid(x);
-        default:
-            break;
-    }
-    // x (1 + tanh(u)) / 2 = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
-    Vec cube = mul(mul(x, x), x);
-    Vec u = mul(fma(cube, set1(0.044715f), x), set1(2.0f * 0.7978845608028654f));
-    return mul(x, sigmoid(u));
 }
 
 static void gated(plait::Activation activation, const float* x, long x_stride, float* y, long rows, long width) {

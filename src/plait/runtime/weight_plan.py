@@ -1,17 +1,19 @@
 """What a model's weights take in memory, known before any of them is read.
 
-The model is built as always, of shapes without elements: the parts that choose, join and pad weights are the same, so
-the figure is that of the model which is built later.
+The model is built as always, of tensors that have shapes and one element: the parts that choose, join and pad weights
+are the same, so the figure is that of the model which is built later. Torch's `meta` tensors would do too, but joining
+two of them imports some 800 modules, which stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.tensors import inventory
@@ -27,7 +29,7 @@ from plait.runtime.weight_source import WeightSource
 
 __all__ = ["WeightPlan", "weight_plan"]
 
-_NOWHERE: Final = torch.device("meta")
+_HERE: Final = torch.device("cpu")
 # Bytes an element needs at most while a block format is expanded.
 _EXPANDING: Final = 16
 # Of one layer's products, what is held at once beside them: gated halves, what attention mixes, sums.
@@ -55,17 +57,40 @@ def weight_plan(blueprint: Blueprint, numbers: Numbers, device: torch.device) ->
     counts: list[_Counting] = []
 
     def counting(
-        blueprint: Blueprint, weights: WeightSource, numbers: Numbers, nowhere: torch.device, pool: SlabPool
+        blueprint: Blueprint, weights: WeightSource, numbers: Numbers, here: torch.device, pool: SlabPool
     ) -> _Counting:
-        counts.append(_Counting(blueprint, weights, numbers, nowhere, pool, device))
+        counts.append(_Counting(blueprint, weights, numbers, here, pool, device))
         return counts[-1]
 
-    Model(blueprint, _Shapes(blueprint), numbers, _NOWHERE, builder=counting)
+    with _Joined():
+        Model(blueprint, _Shapes(blueprint), numbers, _HERE, builder=counting)
     (made,) = counts
     streams = 1 if blueprint.altup is None else blueprint.altup.streams
     width = int(_BESIDE * made.widest) + _STREAMS * streams * blueprint.hidden
     rows = (CALL_ROWS * width + 2 * blueprint.vocabulary) * numbers.compute.itemsize
     return WeightPlan(made.bytes, made.peak, rows)
+
+
+def _shaped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor of a shape whose elements are one and the same in memory."""
+    return torch.zeros((), dtype=dtype).expand(*shape)
+
+
+class _Joined(TorchFunctionMode):
+    """Tensors that are joined stay without memory of their own."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is not torch.cat or len(args) != 1 or kwargs:
+            return func(*args, **(kwargs or {}))
+        parts = list(args[0])
+        rows = sum(part.shape[0] for part in parts)
+        return _shaped((rows, *parts[0].shape[1:]), parts[0].dtype)
 
 
 class _Shapes:
@@ -76,10 +101,10 @@ class _Shapes:
         self.roles: tuple[str, ...] = tuple(self._shapes)
 
     def dense(self, role: str, dtype: torch.dtype) -> Tensor:
-        return torch.empty(self._shapes[role], dtype=dtype, device=_NOWHERE)
+        return _shaped(self._shapes[role], dtype)
 
     def dense_at(self, role: str, index: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(self._shapes[role][1:], dtype=dtype, device=_NOWHERE)
+        return _shaped(self._shapes[role][1:], dtype)
 
     def packed(self, role: str) -> Packed:
         return Packed(BY_NAME["f32"], self.dense(role, torch.float32), self._shapes[role])

@@ -79,8 +79,12 @@ class Builder:
 
     def linear(self, roles: Sequence[str]) -> Linear:
         """One product for several weights of the same input, rows end to end."""
-        dense = [self.weights.dense(role, self.numbers.weights) for role in roles]
-        return self.prepared(dense[0] if len(dense) == 1 else torch.cat(dense))
+        return self.prepared(self.dense(roles))
+
+    def dense(self, roles: Sequence[str]) -> Tensor:
+        """Weights in the type they are used in, rows end to end."""
+        parts = [self.weights.dense(role, self.numbers.weights) for role in roles]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def prepared(self, weight: Tensor) -> Linear:
         """A product with a weight [out, in] of the caller's making."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plait.blueprint.spec import Gated
 from plait.runtime.build.builder import Builder
+from plait.runtime.ops.linear import gates, in_turn
 from plait.runtime.ops.sparse import quantile
 from plait.runtime.steps.feed import Feed
 
@@ -13,14 +14,19 @@ __all__ = ["add_gated"]
 def add_gated(build: Builder, role: str, part: Gated) -> None:
     """y = down(activation(gate(x)) * up(x)), weights under `role`."""
     names = [f"{role}.gate", f"{role}.up"]
+    bias = build.biases([f"{name}_bias" for name in names])
+    down_bias = build.biases([f"{role}.down_bias"])
+    plain = bias is None and down_bias is None and part.sparsity is None
+    together = plain and gates(part.width, part.activation, build.numbers.weights, build.device)
     build.add(
         Feed(
             part.width,
             part.activation,
-            build.linear(names),
-            build.biases([f"{name}_bias" for name in names]),
+            build.prepared(in_turn(build.dense(names))) if together else build.linear(names),
+            bias,
             build.linear([f"{role}.down"]),
-            build.biases([f"{role}.down_bias"]),
-            quantile(part.sparsity) if part.sparsity is not None else None,
+            down_bias,
+            in_turn=together,
+            deviations=quantile(part.sparsity) if part.sparsity is not None else None,
         )
     )

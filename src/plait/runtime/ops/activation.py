@@ -13,7 +13,7 @@ from torch.nn import functional
 from plait.runtime.kernels import native, takes
 from plait.runtime.ops.exact import pointwise
 
-__all__ = ["ACTIVATIONS", "activate", "gated", "softcap"]
+__all__ = ["ACTIVATIONS", "NATIVE_ACTIVATIONS", "activate", "gated", "softcap"]
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
 )
 
 # Those the kernels have, by their number there.
-_NATIVE: Final[Mapping[str, int]] = MappingProxyType({"silu": 0, "gelu_tanh": 1, "sigmoid": 2})
+NATIVE_ACTIVATIONS: Final[Mapping[str, int]] = MappingProxyType({"silu": 0, "gelu_tanh": 1, "sigmoid": 2, "gelu": 3})
 
 
 def activate(name: str, x: Tensor) -> Tensor:
@@ -37,11 +37,11 @@ def gated(name: str, both: Tensor) -> Tensor:
     """activation(first half of the columns) * second half, both [rows, 2 width]. Keeps the contract."""
     width = both.shape[1] // 2
     kernels = native()
-    if kernels is None or name not in _NATIVE or not takes(both):
+    if kernels is None or name not in NATIVE_ACTIVATIONS or not takes(both):
         inner = activate(name, both[:, :width])
         return inner.mul_(both[:, width:])
     y = torch.empty(both.shape[0], width)
-    kernels.gated(_NATIVE[name], both.data_ptr(), both.stride(0), y.data_ptr(), both.shape[0], width)
+    kernels.gated(NATIVE_ACTIVATIONS[name], both.data_ptr(), both.stride(0), y.data_ptr(), both.shape[0], width)
     return y
 
 

@@ -233,9 +233,7 @@ def keeps_bits(heads: int, kv_heads: int, dims: tuple[int, ...], v_dim: int) -> 
     """Rows come out alike in tiles of several sizes, on this machine and for heads of this shape; `dims` of parts."""
     generator = torch.Generator().manual_seed(0)
     queries = [torch.randn(SLAB, heads, dim, generator=generator) for dim in dims]
-    blocks = [
-        tuple(torch.randn(kv_heads, SLAB, dim, generator=generator) for dim in (*dims, v_dim)) for _ in range(2)
-    ]
+    blocks = [tuple(torch.randn(kv_heads, SLAB, dim, generator=generator) for dim in (*dims, v_dim)) for _ in range(2)]
 
     def run(first: int, stop: int) -> Tensor:
         out = torch.empty(stop - first, heads, v_dim)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from plait.runtime.kernels import native
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 
 if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
@@ -29,6 +30,8 @@ __all__ = [
     "Native",
     "Reordered",
     "Tiled",
+    "gates",
+    "in_turn",
     "make_linear",
     "make_linears",
     "prepared_bytes",
@@ -45,6 +48,8 @@ _LARGE_ROWS: Final = 64
 # What the kernels pack weights in: outputs of a panel, and of what bf16 rows are padded to a multiple.
 _PANEL: Final = 16
 _PAIRED: Final = 32
+# What the kernels know a product without an activation by.
+_PLAIN: Final = -1
 
 
 class Linear(Protocol):
@@ -208,12 +213,29 @@ class Native:
         return Native(self._kernels, weight)
 
     def __call__(self, x: Tensor) -> Tensor:
+        return self._run(x, self.out_features, _PLAIN)
+
+    def gated(self, activation: str, x: Tensor) -> Tensor:
+        """activation(gate x) * (up x) [n, width]; the weight is gate and up as `in_turn` has put them together."""
+        return self._run(x, self.out_features // 2, NATIVE_ACTIVATIONS[activation])
+
+    def _run(self, x: Tensor, outputs: int, activation: int) -> Tensor:
         if x.dtype != torch.float32 or x.stride(-1) != 1:
             x = x.to(torch.float32).contiguous()
         rows = x.shape[0]
-        y = torch.empty(rows, self.out_features)
-        self._product(x.data_ptr(), x.stride(0), self._address, y.data_ptr(), rows, self.out_features, self._in)
+        y = torch.empty(rows, outputs)
+        self._product(x.data_ptr(), x.stride(0), self._address, y.data_ptr(), rows, outputs, self._in, activation)
         return y
+
+
+def gates(width: int, activation: str, dtype: torch.dtype, device: torch.device) -> bool:
+    """`Native.gated` serves a gate and an up weight of `width` outputs each, once `in_turn` has put them together."""
+    return _kernels(device, dtype) is not None and activation in NATIVE_ACTIVATIONS and width % _PANEL == 0
+
+
+def in_turn(both: Tensor) -> Tensor:
+    """Rows of gate and then up [2 width, in], now 16 of the one and 16 of the other in turn."""
+    return both.view(2, -1, _PANEL, both.shape[1]).transpose(0, 1).reshape(both.shape)
 
 
 def _kernels(device: torch.device, dtype: torch.dtype) -> Kernels | None:

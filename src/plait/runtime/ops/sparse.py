@@ -1,7 +1,7 @@
 """Gaussian top-k (Gemma 3n): of a row about the share 1 - s is kept, as far as its elements are normally distributed.
 
-    keep_largest_reference   mean and deviation by torch          oracle; does not keep the contract
-    keep_largest             each row reduced by itself in pieces   keeps it
+keep_largest_reference   mean and deviation by torch          oracle; does not keep the contract
+keep_largest             each row reduced by itself in pieces   keeps it
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plait.runtime.ops.activation import gated
-from plait.runtime.ops.linear import Linear
+from plait.runtime.ops.linear import Linear, Native
 from plait.runtime.ops.sparse import keep_largest
 from plait.runtime.steps.call import Call, Step
 
@@ -22,6 +22,7 @@ _ROWS: Final = 128
 class Feed(Step):
     """y = down(activation(gate) * up), gate and up the two halves of `x`'s projection.
 
+    in_turn     gate and up lie together as `ops.linear.in_turn` puts them, and one kernel does both
     deviations  of the gate only what exceeds the mean of its row by so many standard deviations is kept, None: all
     """
 
@@ -31,9 +32,14 @@ class Feed(Step):
     fused_bias: Tensor | None
     down: Linear
     down_bias: Tensor | None
+    in_turn: bool = False
     deviations: float | None = None
 
     def __call__(self, call: Call) -> None:
+        if self.in_turn:
+            assert isinstance(self.fused, Native)
+            call.registers["y"] = self.down(self.fused.gated(self.activation, call.registers["x"]))
+            return
         # A few rows at a time: what is between the products then stays in the cache.
         parts = [self._rows(x) for x in torch.split(call.registers["x"], _ROWS)]
         call.registers["y"] = parts[0] if len(parts) == 1 else torch.cat(parts)

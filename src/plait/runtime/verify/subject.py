@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Final
 
 import torch
@@ -38,9 +39,8 @@ class Subject:
 
     def tokens(self, count: int, stream: int = 0) -> tuple[int, ...]:
         """Random token ids: the first `count` of a stream of them, all of which depend on the seed."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + stream)
-        draw = torch.randint(0, self.model.blueprint.vocabulary, (count,), generator=generator)
-        return tuple(draw.tolist())
+        random = Random(f"{self.seed} {stream}")
+        return tuple(random.randrange(self.model.blueprint.vocabulary) for _ in range(count))
 
     def run(self, tokens: Sequence[int], split: Iterable[int]) -> Tensor:
         """Logits after each token [n, vocabulary], the tokens cut into calls of the lengths `split`."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import plait
 from plait.blueprint.state import SLAB
 from plait.cache.anchors import Mark
+from plait.engine.events import Token
 
 FAMILIES = tuple(tiny.MODELS)
 
@@ -108,6 +109,21 @@ def test_an_iteration_that_is_broken_off_leaves_a_sound_store(engines):
         assert _last(engine, [*ids, 3])[0].equal(engine.logits([*ids, 3])[-1])
     engine.clear_cache()
     assert set(engine.model.pool.held().values()) == {0}
+
+
+def test_an_answer_that_was_stopped_is_gone_on_from(engines):
+    engine = engines("gemma3")
+    ids = tiny.tokens(70)
+    made = []
+    events = engine.generate(ids, max_tokens=50, ignore_eos=True)
+    while len(made) < 9:
+        event = next(events)
+        made += [event.id] if isinstance(event, Token) else []
+    events.close()
+    logits, reused = _last(engine, [*ids, *made, 5])
+    # The last token was chosen and not yet processed.
+    assert reused == len(ids) + 8
+    assert torch.equal(logits, engine.logits([*ids, *made, 5])[-1])
 
 
 def test_under_a_cap_the_store_gives_way(tmp_path):

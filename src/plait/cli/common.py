@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from plait.blueprint.pattern import layer_kind, pattern
+from plait.blueprint.read.config import read_json
 from plait.blueprint.source import Source
 from plait.errors import MissingExtra, UsageError
 from plait.units import parse_bytes, parse_count
@@ -18,6 +19,7 @@ from plait.units import parse_bytes, parse_count
 __all__ = [
     "BYTES",
     "TOKENS",
+    "config_keys",
     "json_option",
     "layer_kind",
     "model_argument",
@@ -142,3 +144,14 @@ def source_facts(model: str, source: Source) -> dict[str, object]:
         "kind": source.kind,
         "path": None if source.path is None else str(source.path),
     }
+
+
+def config_keys(source: Source) -> Mapping[str, object] | None:
+    """The keys of the config that MODEL names, None where it names a GGUF file."""
+    if source.entry is not None:
+        return source.entry.config
+    if source.hub is not None:
+        return source.hub.config
+    if source.path is None or source.header is not None:
+        return None
+    return read_json(source.path / "config.json" if source.kind == "directory" else source.path)

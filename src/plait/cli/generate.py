@@ -14,11 +14,13 @@ import click
 from plait.blueprint.catalog import DEMO
 from plait.cli.common import BYTES, requires
 from plait.errors import PlaitError, UsageError
+from plait.units import binary_bytes
 
 if TYPE_CHECKING:
     from plait.engine.events import Event, Result
+    from plait.engine.plan import MemoryPlan
 
-__all__ = ["command"]
+__all__ = ["closing_line", "command", "plan_lines"]
 
 
 class _Progress:
@@ -67,7 +69,8 @@ def _speed(tokens: int, seconds: float) -> str:
 def closing_line(result: Result) -> str:
     """What was done and how fast."""
     usage, timing = result.usage, result.timing
-    parts = [f"prompt {usage.prompt} tokens, {_speed(usage.prompt, timing.prompt_seconds)}"]
+    known = f" ({usage.reused} reused)" if usage.reused else ""
+    parts = [f"prompt {usage.prompt} tokens{known}, {_speed(usage.prompt - usage.reused, timing.prompt_seconds)}"]
     if usage.completion > 1:
         # The first token comes with the prompt; the others are what decoding took.
         parts.append(f"decode {usage.completion} tokens, {_speed(usage.completion - 1, timing.decode_seconds)}")
@@ -75,6 +78,25 @@ def closing_line(result: Result) -> str:
         parts.append(f"decode {usage.completion} tokens")
     ended = f"stop string {result.stop!r}" if result.stop is not None else result.finish_reason
     return "; ".join((*parts, f"ended by {ended}", f"seed {result.seed}"))
+
+
+def plan_lines(plan: MemoryPlan) -> tuple[str, str]:
+    """What the cap holds, and what comes beside it."""
+    size = binary_bytes
+    return (
+        f"memory: of {size(plan.cap_bytes)} the weights take {size(plan.weights_bytes)}; {plan.length:,} tokens "
+        f"reserve {size(plan.state_bytes)} of state and need {size(plan.state_need_bytes)} of it; "
+        f"{size(plan.store_bytes)} are left for known prompts",
+        f"beside the cap: the program, about {size(plan.scratch_bytes)} of scratch; {size(plan.loading_bytes)} at most "
+        "while weights are read",
+    )
+
+
+def _show_plan(plan: MemoryPlan, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"event": "plan", **dataclasses.asdict(plan)}), flush=True)
+    elif sys.stderr.isatty():
+        print(*plan_lines(plan), sep="\n", file=sys.stderr)
 
 
 def _print_text(events: Iterator[Event]) -> None:
@@ -182,7 +204,14 @@ def _positionals(arguments: tuple[str, ...]) -> tuple[str, str]:
     type=BYTES,
     default=None,
     metavar="SIZE",
-    help="Refuse to need more than this for weights and state, e.g. 8GiB.",
+    help="Refuse to need more than this for weights and state, e.g. 8GiB; what that makes is shown first.",
+)
+@click.option(
+    "--cache",
+    type=BYTES,
+    default=None,
+    metavar="SIZE",
+    help="State of the prompt and answer to keep while the process lives; 0: none.  Default: 2GiB.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event and line.")
 def command(
@@ -203,6 +232,7 @@ def command(
     kv_dtype: str | None,
     device: str,
     memory: int | None,
+    cache: int | None,
     as_json: bool,
 ) -> None:
     """Continue PROMPT with MODEL and stream the text.
@@ -212,7 +242,7 @@ def command(
     """
     model, prompt = _positionals(arguments)
     with requires("run"):
-        from plait.engine.load import load
+        from plait.engine.load import CACHE, opened
         from plait.engine.sampling import Sampling
         from plait.runtime.kernels import built
     if device == "cpu" and not built():
@@ -230,8 +260,20 @@ def command(
         frequency_penalty=frequency_penalty,
         seed=seed,
     )
+    found = opened(
+        model,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=device,
+        memory=memory,
+        cache=CACHE if cache is None else cache,
+    )
+    if memory is not None:
+        plan = found.plan(len(found.tokens(prompt, markup=not plain)) + max(1, max_tokens))
+        assert plan is not None
+        _show_plan(plan, as_json)
     with _progress("loading") as bar:
-        engine = load(model, dtype=dtype, kv_dtype=kv_dtype, device=device, memory=memory, progress=bar)
+        engine = found.engine(bar)
     events = engine.generate(
         prompt, sampling=sampling, max_tokens=max_tokens, stop=stop, markup=not plain, ignore_eos=ignore_eos
     )

@@ -32,8 +32,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "params": ("plait.cli.params", "Count parameters: in the file, used, active per token."),
         "memory": ("plait.cli.memory", "Count the memory of a model's state at a context."),
         "flops": ("plait.cli.flops", "Count the FLOPs of prefill and decode; bound tokens per second."),
+        "compare": ("plait.cli.compare", "Compare models: what differs, what it costs, how it looks."),
+        "explore": ("plait.cli.explore", "Explore the catalogue in the browser, offline."),
+        "draw": ("plait.cli.draw", "Draw a model: the whole of it, or the inside of its layers."),
         "generate": ("plait.cli.generate", "Continue a prompt."),
+        "cache": ("plait.cli.cache", "Explain what the prefix store reuses of prompts."),
+        "chat": ("plait.cli.chat", "Talk with a model, or check its chat template."),
         "random": ("plait.cli.random", "Write a random checkpoint of a config."),
+        "slice": ("plait.cli.slice", "Write a smaller model out of one with nested widths."),
+        "verify": ("plait.cli.verify", "Try whether the invariants hold for a model."),
     }
 )
 

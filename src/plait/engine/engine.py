@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Blueprint
 from plait.cache.anchors import Mark
+from plait.engine.chat.read import Templates
+from plait.engine.chat.run import Chats, in_threads
 from plait.engine.events import Event
 from plait.engine.generate import Request, run_request
 from plait.engine.prefix import Prefixes, fingerprint_of
@@ -107,13 +110,16 @@ class Engine:
         *,
         cache: int = 0,
         weights: Sequence[str] = (),
+        templates: Templates | TokenizerError | None = None,
     ) -> None:
-        """`cache`: bytes the prefix store may hold; `weights`: what tells these weights from others."""
+        """`cache`: bytes the prefix store may hold; `weights`: what tells these weights from others; `templates`: for
+        chats."""
         self.model = model
         self._tokenizer = tokenizer
         self._cap = cap
         self._cache = cache
         self.prefixes = Prefixes(model, fingerprint_of(model, weights, torch.get_num_threads), cache)
+        self.chats = Chats(self, templates)
 
     @property
     def blueprint(self) -> Blueprint:
@@ -289,6 +295,60 @@ class Engine:
         )
         while (event := await asyncio.to_thread(next, events, None)) is not None:
             yield event
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template: str | None = None,
+        **variables: object,
+    ) -> tuple[int, ...]:
+        """Token ids of a chat as the model's template writes it; what a message spells is never a control token.
+
+        Answers that this engine generated for the same conversation keep their ids. The request is described at
+        `plait.engine.chat.ChatFormat.prompt`; `variables` are what else the template reads.
+        """
+        return self.chats.encode(
+            messages,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            template=template,
+            variables=variables,
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        sampling: Sampling | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        ignore_eos: bool = False,
+        **variables: object,
+    ) -> Generator[Event, None, None]:
+        """Answer a chat: events as those of `generate`. Messages and the rest of the request as in `encode_chat`."""
+        return self.chats.chat(
+            messages,
+            tools=tools,
+            documents=documents,
+            template=template,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            stop=stop,
+            ignore_eos=ignore_eos,
+            variables=variables,
+        )
+
+    def achat(self, messages: Sequence[Mapping[str, Any]], **request: Any) -> AsyncIterator[Event]:
+        """`chat` for async code: each step runs in a worker thread."""
+        return in_threads(self.chat(messages, **request))
 
     def stats(self) -> dict[str, object]:
         """Bytes held: prepared weights, state by category (sequences and store together); the store; forms."""

@@ -146,6 +146,9 @@ def run_request(engine: Engine, request: Request) -> Generator[Event, None, None
             seed=sampler.seed,
             cache=lease.report,
         )
+    except GeneratorExit:
+        # Nobody wants more of it, but what there is may be gone on from: a chat whose answer was stopped.
+        ended = True
+        raise
     finally:
-        # An iteration that was broken off has processed tokens nobody asked to keep: its prompt stays known.
         (engine.prefixes.end if ended else engine.prefixes.drop)(lease)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import torch
 
-from plait.account.parameters import parameters
 from plait.blueprint.source import Source, open_model
+from plait.engine.chat.read import Templates, read_templates, templates_from_gguf
 from plait.engine.engine import Engine
 from plait.engine.packages import packaged_weights
+from plait.engine.plan import MemoryPlan, memory_plan, refuse_weights
 from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
-from plait.errors import PlaitError, TokenizerError, UnsupportedError, UsageError, fault
+from plait.errors import TokenizerError, UnsupportedError, UsageError, fault
 from plait.runtime.model import Model, Numbers
+from plait.runtime.weight_plan import weight_plan
 from plait.runtime.weights import Weights, open_weights
-from plait.units import binary_bytes, parse_bytes
+from plait.units import parse_bytes
 
-__all__ = ["CACHE", "DTYPES", "load"]
+__all__ = ["CACHE", "DTYPES", "Opened", "load", "opened"]
 
 CACHE: Final = "2GiB"
 
@@ -100,6 +103,89 @@ def _named(weights: Weights) -> tuple[str, ...]:
     return tuple(f"{path.resolve()}:{found.st_size}:{found.st_mtime_ns}" for path, found in stats)
 
 
+def _templates(source: Source) -> Templates:
+    if source.header is not None:
+        return templates_from_gguf(source.header)
+    assert source.path is not None
+    return read_templates(source.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model that was found and understood; of its weights nothing has been read.
+
+    cap    bytes of weights and all state, None: no cap
+    cache  bytes of state of earlier prompts
+    """
+
+    source: Source
+    tokenizer: Tokenizer | TokenizerError
+    templates: Templates | TokenizerError
+    numbers: Numbers
+    device: torch.device
+    cap: int | None
+    cache: int
+
+    def tokens(self, prompt: str, *, markup: bool = True) -> list[int]:
+        """Token ids of a prompt, as `Engine.generate` makes them. TokenizerError: there is no tokenizer."""
+        if isinstance(self.tokenizer, TokenizerError):
+            raise self.tokenizer
+        return self.tokenizer.encode_markup(prompt) if markup else self.tokenizer.encode(prompt)
+
+    def plan(self, length: int) -> MemoryPlan | None:
+        """Memory of a sequence of `length` tokens under the cap; None where there is no cap.
+
+        PlaitError: it does not fit.
+        """
+        if self.cap is None:
+            return None
+        blueprint = self.source.blueprint
+        length = max(1, min(length, blueprint.max_context))
+        return memory_plan(blueprint, self.numbers, self.device, length=length, cap=self.cap, cache=self.cache)
+
+    def engine(self, progress: Callable[[int, int], None] | None = None) -> Engine:
+        """Read the weights. PlaitError: they are over the cap; then none is read."""
+        blueprint = self.source.blueprint
+        if self.cap is not None:
+            needed = weight_plan(blueprint, self.numbers, self.device).prepared
+            refuse_weights(blueprint, needed, str(self.numbers.weights).removeprefix("torch."), self.cap)
+        weights = open_weights(self.source)
+        built = Model(blueprint, weights, self.numbers, self.device, progress)
+        room = self.cache if self.cap is None else min(self.cache, self.cap - built.weight_bytes)
+        return Engine(
+            built, self.tokenizer, self.cap, cache=room, weights=_named(weights), templates=self.templates
+        )
+
+
+def opened(
+    model: str | Path,
+    *,
+    dtype: str | torch.dtype = "float32",
+    kv_dtype: str | torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    memory: int | str | None = None,
+    cache: int | str = CACHE,
+) -> Opened:
+    """Find MODEL and read all but its weights. The options are those of `load`."""
+    weights_dtype = _dtype(dtype, "dtype")
+    numbers = Numbers(weights_dtype, _dtype(kv_dtype, "kv_dtype") if kv_dtype is not None else weights_dtype)
+    place = _device(device)
+    cap = None if memory is None else _bytes(memory, "memory", 1)
+    budget = _bytes(cache, "cache", 0)
+    source = _located(open_model(model))
+    tokenizer: Tokenizer | TokenizerError
+    try:
+        tokenizer = _tokenizer(source)
+    except TokenizerError as error:
+        tokenizer = error
+    templates: Templates | TokenizerError
+    try:
+        templates = _templates(source)
+    except TokenizerError as error:
+        templates = error
+    return Opened(source, tokenizer, templates, numbers, place, cap, budget)
+
+
 def load(
     model: str | Path,
     *,
@@ -123,25 +209,5 @@ def load(
 
     A model without a usable tokenizer loads all the same; what needs text then raises TokenizerError.
     """
-    weights_dtype = _dtype(dtype, "dtype")
-    numbers = Numbers(weights_dtype, _dtype(kv_dtype, "kv_dtype") if kv_dtype is not None else weights_dtype)
-    place = _device(device)
-    cap = None if memory is None else _bytes(memory, "memory", 1)
-    budget = _bytes(cache, "cache", 0)
-    source = _located(open_model(model))
-    if cap is not None:
-        needed = parameters(source.blueprint).parts["text"] * torch.empty(0, dtype=weights_dtype).element_size()
-        if needed > cap:
-            raise PlaitError(
-                f"{source.blueprint.name}: the weights need {binary_bytes(needed)} as {dtype}, "
-                f"the memory cap is {binary_bytes(cap)}"
-            )
-    weights = open_weights(source)
-    built = Model(source.blueprint, weights, numbers, place, progress)
-    tokenizer: Tokenizer | TokenizerError
-    try:
-        tokenizer = _tokenizer(source)
-    except TokenizerError as error:
-        tokenizer = error
-    room = budget if cap is None else min(budget, max(0, cap - built.weight_bytes))
-    return Engine(built, tokenizer, cap, cache=room, weights=_named(weights))
+    found = opened(model, dtype=dtype, kv_dtype=kv_dtype, device=device, memory=memory, cache=cache)
+    return found.engine(progress)

@@ -1,0 +1,71 @@
+"""One answer of a chat: streamed, stopped by Ctrl-C, and kept as a message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plait.cli.generate import closing_line
+from plait.engine.chat.thinking import Thoughts, generation_prompt, markers_of, spoken, state_of
+from plait.engine.events import Result, Tail, Token
+
+if TYPE_CHECKING:
+    from plait.cli.chat_repl import Chat
+
+__all__ = ["Answer", "show_answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """message  what goes into the history; None: not one token came;  closing: speed and reuse, one line"""
+
+    message: dict[str, Any] | None
+    closing: str
+
+
+def show_answer(chat: Chat, messages: list[dict[str, Any]]) -> Answer:
+    """Generate the answer to `messages` and show it as it comes. Ctrl-C ends it, what came stays."""
+    form = chat.engine.chats.format
+    request = form.request(messages, tools=None, documents=None, template=chat.template, variables=chat.variables)
+    markers = markers_of(request.template)
+    state = state_of(generation_prompt(request), markers)
+    thoughts = Thoughts(form.tokenizer, markers, state)
+    events = chat.engine.chats.chat(
+        messages,
+        template=chat.template,
+        sampling=chat.sampling,
+        max_tokens=chat.max_tokens,
+        stop=chat.stop,
+        ignore_eos=False,
+        variables=chat.variables,
+    )
+    tokens: list[int] = []
+    result: Result | None = None
+    try:
+        for event in events:
+            if isinstance(event, Token):
+                tokens.append(event.id)
+                thoughts.push(event.id)
+                chat.show(event.text, thoughts.inside)
+            elif isinstance(event, Tail):
+                chat.show(event.text, thoughts.inside)
+            elif isinstance(event, Result):
+                result = event
+    except KeyboardInterrupt:
+        if not chat.stoppable:
+            raise
+    finally:
+        events.close()
+        chat.show("\n", False)
+    closing = closing_line(result) if result is not None else f"stopped after {len(tokens)} tokens"
+    chat.say(f"[{closing}]")
+    if not tokens:
+        return Answer(None, closing)
+    thought, speech = spoken(tokens, form.tokenizer, markers, state)
+    if result is not None and result.stop is not None:
+        # The tokens go on to the end of the stop string, the answer does not.
+        thought, speech = (text.partition(result.stop)[0] for text in (thought, speech))
+    message: dict[str, Any] = {"role": "assistant", "content": speech}
+    if thought:
+        message["reasoning_content"] = thought
+    return Answer(message, closing)

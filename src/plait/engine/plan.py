@@ -1,0 +1,132 @@
+"""What a request takes in memory, known before any weight is read, and whether it stays under a cap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+
+from plait.account.memory import memory_of_laws
+from plait.blueprint.spec import Attention, Blueprint, LatentAttention
+from plait.blueprint.state import SLAB, laws
+from plait.errors import PlaitError
+from plait.runtime.kernels import native
+from plait.runtime.model import CALL_ROWS, Numbers
+from plait.runtime.ops.attention import ROOM
+from plait.runtime.slabs import SlabPool
+from plait.runtime.weight_plan import weight_plan
+from plait.units import binary_bytes
+
+__all__ = ["MemoryPlan", "memory_plan", "refuse_weights"]
+
+_FORMATS: Final = MappingProxyType(
+    {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of one sequence of `length` tokens beside the weights, and what a cap leaves.
+
+    cap_bytes         what `weights_bytes`, all state and what is known of earlier prompts may take together
+    weights_bytes     prepared weights, exactly; rows of embeddings stay in their file
+    state_need_bytes  of the state at `length`, what the last token reads
+    state_bytes       reserved for the state: a bound on what the sequence holds on its way to `length`
+    store_bytes       left for what is known of earlier prompts
+    loading_bytes     the most that weights take while they are read
+    scratch_bytes     about what a call takes for its own time, beside all of these
+
+    The program itself, `scratch_bytes`, and what loading takes above the cap come on top of the cap. Pages of mapped
+    files are not counted: the system takes them back where memory is short.
+    """
+
+    length: int
+    cap_bytes: int
+    weights_bytes: int
+    state_need_bytes: int
+    state_bytes: int
+    store_bytes: int
+    loading_bytes: int
+    scratch_bytes: int
+
+
+def refuse_weights(blueprint: Blueprint, needed: int, dtype: object, cap: int) -> None:
+    """PlaitError: the weights alone are over the cap."""
+    if needed > cap:
+        raise PlaitError(
+            f"{blueprint.name}: the weights need {binary_bytes(needed)} as {dtype}, "
+            f"the memory cap is {binary_bytes(cap)}"
+        )
+
+
+def memory_plan(
+    blueprint: Blueprint, numbers: Numbers, device: torch.device, *, length: int, cap: int, cache: int
+) -> MemoryPlan:
+    """The plan for `length` tokens, prompt and answer together.
+
+    PlaitError: they do not fit under `cap`; with the numbers, and the most tokens that do.
+    """
+    weights = weight_plan(blueprint, numbers, device)
+    refuse_weights(blueprint, weights.prepared, str(numbers.weights).removeprefix("torch."), cap)
+    pool = SlabPool(blueprint, numbers.kv, device)
+    state = pool.most(length, CALL_ROWS)
+    needed = weights.prepared + state
+    if needed > cap:
+        raise PlaitError(
+            f"{length} tokens need {binary_bytes(needed)} with the weights, the memory cap is {binary_bytes(cap)}: "
+            f"weights {binary_bytes(weights.prepared)}, state {binary_bytes(state)}; "
+            f"{_longest(pool, length, cap - weights.prepared)}"
+        )
+    account = memory_of_laws(
+        laws(blueprint), length, max_context=blueprint.max_context, weights=0, kv_format=_FORMATS[numbers.kv]
+    )
+    return MemoryPlan(
+        length=length,
+        cap_bytes=cap,
+        weights_bytes=weights.prepared,
+        state_need_bytes=account.total_bytes,
+        state_bytes=state,
+        store_bytes=min(cache, cap - needed),
+        loading_bytes=weights.loading,
+        scratch_bytes=weights.rows + _scores(blueprint, numbers, device, length),
+    )
+
+
+def _longest(pool: SlabPool, length: int, room: int) -> str:
+    """What does fit, in words; the state never shrinks as a sequence grows."""
+    fits, too_long = 0, length
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        if pool.most(middle, CALL_ROWS) <= room:
+            fits = middle
+        else:
+            too_long = middle
+    return f"at most {fits} tokens fit" if fits else "no sequence fits"
+
+
+def _scores(blueprint: Blueprint, numbers: Numbers, device: torch.device, length: int) -> int:
+    """About what one layer's attention takes: scores of a tile, keys and values in the compute type, choices of keys.
+
+    The kernels of the CPU work on a few blocks at a time and read keys and values as they are stored.
+    """
+    kernels = native() is not None and device.type == "cpu" and numbers.compute == torch.float32
+    rows = -(-length // SLAB) * SLAB
+    most = chosen = 0
+    for layer in blueprint.layers:
+        mixer = layer.mixer
+        if isinstance(mixer, LatentAttention):
+            heads, width, reach = mixer.heads, mixer.kv_rank + mixer.rope_dim, rows
+            if mixer.indexer is not None:
+                # Which keys each token sees, and a tile's scores in order.
+                chosen = rows * (CALL_ROWS + 4 * SLAB * numbers.compute.itemsize)
+        elif isinstance(mixer, Attention) and not (kernels and not mixer.keys_are_values):
+            heads, width = mixer.heads, mixer.kv_heads * (mixer.qk_dim + mixer.v_dim)
+            reach = rows if mixer.window is None else min(rows, mixer.window + 2 * SLAB)
+        else:
+            continue
+        # Scores, their weights, and what hides some of them.
+        tile = 3 * heads * reach * min(SLAB, max(1, ROOM // (heads * reach)))
+        most = max(most, tile + (reach * width if numbers.kv != numbers.compute else 0))
+    return most * numbers.compute.itemsize + chosen

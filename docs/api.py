@@ -36,3 +36,11 @@ fork.rollback(session.position)
 print(fork.position, torch.equal(fork.logits, session.logits))
 fork.close()
 session.close()
+
+# What is known of earlier prompts is not computed again; the bits are those of a prompt that is computed whole.
+story = "Once upon a time there was a fox that could count. " * 20
+for ending in ("One day it", "Every night it"):
+    result = list(engine.generate(story + ending, max_tokens=2))[-1]
+    print(result.usage.prompt, result.usage.reused, result.cache.common, result.cache.reason)
+print(engine.stats()["cache"].bytes)
+engine.clear_cache()

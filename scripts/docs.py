@@ -6,6 +6,7 @@
 A document says what it wants between two comments, and the part between them is replaced:
 
     <!-- generated: plait params gemma-3-270m -->     the command and its output
+    <!-- generated: echo "Hi" | plait chat M -->      the same, with a line on stdin
     <!-- generated: python docs/estimators.py -->     the same of a program
     <!-- generated: source docs/api.py -->            the text of a file
     <!-- end -->
@@ -56,8 +57,10 @@ COLUMNS: Final = 100
 
 @cache
 def output(command: str) -> str:
-    """What `plait ...` or `python ...` prints on stdout, here and now."""
-    program, *arguments = shlex.split(command)
+    """What `plait ...` or `python ...` prints on stdout, here and now; `echo LINE | ` before it is its stdin."""
+    said, _, asked = command.rpartition(" | ")
+    line = "".join(f"{word}\n" for word in shlex.split(said)[1:])
+    program, *arguments = shlex.split(asked)
     words = {"plait": ["-m", "plait", *arguments], "python": arguments}[program]
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}
@@ -65,7 +68,7 @@ def output(command: str) -> str:
         [sys.executable, *words],
         cwd=ROOT,
         env={**environment, "COLUMNS": str(COLUMNS)},
-        stdin=subprocess.DEVNULL,
+        input=line,
         capture_output=True,
         encoding="utf-8",
     )

@@ -8,7 +8,12 @@ import os
 from pathlib import Path
 
 import pytest
-from hub_server import hub, status  # noqa: F401  (fixtures)
+
+# Several processes share the cores: each takes one. Before torch is imported, which reads it once.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from hub_server import hub, status  # noqa: E402, F401  (fixtures)
 
 
 @pytest.fixture(scope="session")

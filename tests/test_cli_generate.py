@@ -101,16 +101,23 @@ def test_options_of_loading_reach_the_engine(model, call, monkeypatch):
     import plait.engine.load as loading
 
     seen = {}
-    original = loading.load
+    original = loading.opened
 
-    def load(name, **options):
+    def opened(name, **options):
         seen.update(options, model=name)
-        return original(name)
+        return original(name, memory=options["memory"])
 
-    monkeypatch.setattr(loading, "load", load)
-    assert call(model, "x", "--dtype", "bf16", "--kv-dtype", "f32", "--device", "cpu", "--memory", "2MiB")[0] == 0
-    assert seen.pop("progress") is None
-    assert seen == {"model": model, "dtype": "bf16", "kv_dtype": "f32", "device": "cpu", "memory": 2**21}
+    monkeypatch.setattr(loading, "opened", opened)
+    sizes = ("--memory", "2MiB", "--cache", "1KiB")
+    assert call(model, "x", "--dtype", "bf16", "--kv-dtype", "f32", "--device", "cpu", *sizes)[0] == 0
+    assert seen == {
+        "model": model,
+        "dtype": "bf16",
+        "kv_dtype": "f32",
+        "device": "cpu",
+        "memory": 2**21,
+        "cache": 2**10,
+    }
 
 
 def test_json_events_add_up(call, model, engine):

@@ -128,7 +128,7 @@ def test_a_choice_of_all_keys_gives_the_bits_of_full_attention(monkeypatch):
         return real(queries, *rest)
 
     monkeypatch.setattr(attention, "_tile", counted)
-    monkeypatch.setattr(attention, "_ROOM", 4 * SLAB * 3 * 5)
+    monkeypatch.setattr(attention, "ROOM", 4 * SLAB * 3 * 5)
     assert torch.equal(run(), whole)
     assert max(sizes) == 7, "5 positions over 3 blocks, 7 over 2"
 

@@ -72,8 +72,13 @@ class Prefixes:
             state.release()
             raise
         session.trim()
-        # A store that may hold nothing needs no stops.
-        plan = self.store.plan(state.found, marks) if self.store.budget else Plan((), ())
+        try:
+            # A store that may hold nothing needs no stops.
+            plan = self.store.plan(state.found, marks) if self.store.budget else Plan((), ())
+        except BaseException:
+            session.close()
+            self.store.settle()
+            raise
         return Lease(session, tokens, state.report, plan)
 
     def reached(self, lease: Lease) -> None:

@@ -35,7 +35,9 @@ def _yarn(freq: Tensor, rope: Rope, scaling: YarnScaling) -> Tensor:
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.divisor - 1)
-    ramp = ((torch.arange(rope.pairs, dtype=torch.float64) - low) / max(high - low, 0.001)).clamp(0, 1)
+    # Beyond the ends `high` may lie below `low`, and the ramp goes down: so it does in the reference.
+    span = high - low if high != low else 0.001
+    ramp = ((torch.arange(rope.pairs, dtype=torch.float64) - low) / span).clamp(0, 1)
     return freq / scaling.factor * ramp + freq * (1 - ramp)
 
 

@@ -37,7 +37,9 @@ TEXTS = tuple(
     path
     for place in ("src", "tests", "scripts", "docs", "benchmarks", ".ci")
     for path in sorted((ROOT / place).rglob("*"))
-    if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".gguf", ".safetensors", ".npy")
+    if path.is_file()
+    and not {"__pycache__", ".hypothesis"} & {*path.parts}
+    and path.suffix not in (".gguf", ".safetensors", ".npy")
 ) + tuple(path for path in sorted(ROOT.iterdir()) if path.suffix in (".md", ".toml"))
 
 
@@ -233,6 +235,13 @@ def test_what_is_stale_is_noticed_and_made_anew(docs, tmp_path, monkeypatch, cap
     assert docs.main(["--check"]) == 0
     monkeypatch.setattr(docs, "output", lambda command: f"now says {command}\n")
     assert docs.main(["--check"]) == 1
+
+
+def test_a_shown_line_is_the_stdin_of_what_is_shown(docs) -> None:
+    assert docs.output('echo "print(6 * 7)" | python -') == "42\n"
+    assert docs.output("python -c 'print(repr(input.__name__))'") == "'input'\n"
+    with pytest.raises(SystemExit):
+        docs.output("python -c 'input()'")  # nothing is typed where nothing is shown
 
 
 def test_figures_of_one_run_are_left_out(docs) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plait.blueprint.spec import FactorScaling, LinearScaling, Llama3Scaling, Rope
+from plait.blueprint.spec import FactorScaling, LinearScaling, Llama3Scaling, Rope, YarnScaling
 from plait.blueprint.state import SLAB
 from plait.runtime.ops import activation, attention, exact, linear, norm, rope
 
@@ -257,6 +257,33 @@ def test_rope_scalings():
     assert llama3[0] == base[0], "short wavelengths stay"
     assert llama3[-1] == base[-1] / 8, "long wavelengths are divided"
     assert ((llama3 <= base) & (llama3 >= base / 8)).all()
+
+
+@given(
+    dims=st.integers(1, 40).map(lambda half: 2 * half),
+    theta=st.sampled_from([20.0, 500.0, 1e4, 1e6]),
+    context=st.integers(1, 2**20),
+    fast=st.floats(1.0, 64.0),
+    slow=st.floats(0.1, 4.0),
+    truncate=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_yarn_frequencies_are_those_of_transformers(dims, theta, context, fast, slow, truncate):
+    """Contexts so short or long that both ends of the ramp lie beyond the same end of the head are among them."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    keys = {"factor": 4.0, "original_max_position_embeddings": context, "beta_fast": fast, "beta_slow": slow}
+    config = LlamaConfig(
+        head_dim=dims,
+        max_position_embeddings=4 * context,
+        rope_parameters={"rope_type": "yarn", "rope_theta": theta, "truncate": truncate, **keys},
+    )
+    expected, _ = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    scaling = YarnScaling(4.0, context, fast, slow, 1.0, 1.0, truncate)
+    found = rope.frequencies(Rope(theta, dims // 2, dims, distance=dims // 2, scaling=scaling))
+    # The ramp is made in float32 there; where it is steep its ends are told apart by rounding.
+    assert torch.allclose(found.float(), expected, rtol=1e-3)
 
 
 def test_proportional_rope_of_large_heads():

@@ -362,3 +362,22 @@ def test_the_tiny_models_have_what_is_to_be_tested():
     ]
     assert [m.indexer.source for m in mixers["glm_moe_dsa"]] == [None, 0, None, 2, 2]
     assert mixers["glm_moe_dsa"][0].indexer.key_norm == Norm(1e-6, bias=True, kind="layer")
+
+
+@pytest.mark.parametrize("split", [[100], [1] * 100, [30, 40, 30]])
+def test_scores_that_are_no_numbers_are_not_hidden(split, tmp_path):
+    """A NaN among the indexer's weights: rows that choose among more keys than they take are NaN, however split."""
+    model = tiny.reference_model("deepseek_v32")
+    with torch.no_grad():
+        model.model.layers[1].self_attn.indexer.wk.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    logits = plait.load(tmp_path).logits(tiny.tokens(100), split)
+    top_k = MODELS["deepseek_v32"].settings["index_topk"]
+    assert torch.equal(logits.isnan().any(1), torch.arange(100) >= top_k)
+
+
+def test_queries_that_see_no_more_than_they_take_take_all_of_it():
+    """Also beside queries for which scores are made, and where a score is NaN."""
+    chosen = indexer._best(torch.full((8, SLAB), torch.nan), 0, 5)
+    assert torch.equal(chosen[:5, :8], torch.ones(5, 8, dtype=torch.bool).tril())
+    assert not chosen[5:].any()

@@ -284,6 +284,19 @@ def test_unused_shared_keys_and_values(name: str, there: bool, tmp_path: Path) -
     check(weights, blueprint, state_of(name))
 
 
+def test_shared_experts_without_rows(tmp_path: Path) -> None:
+    """transformers saves the tensors of no shared expert too, with no rows; one with rows is still unexpected."""
+    name = "model.layers.1.mlp.shared_experts.up_proj.weight"
+
+    def add(rows: int) -> Callable[[dict[str, Tensor]], None]:
+        return lambda tensors: tensors.update({name: torch.ones(rows, 40)})
+
+    weights, blueprint = laid_out("mimo_v2_flash", tmp_path / "none", add(0))
+    check(weights, blueprint, state_of("mimo_v2_flash"))
+    with pytest.raises(WeightsError, match=f"1 unexpected \\({re.escape(name)}"):
+        laid_out("mimo_v2_flash", tmp_path / "one", add(1))
+
+
 def test_a_copy_of_the_head_and_prediction_layers(tmp_path: Path) -> None:
     def edit(tensors: dict[str, Tensor]) -> None:
         tensors["mtp.layers.0.mlp.up_proj.weight"] = torch.ones(4, 4)

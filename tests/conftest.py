@@ -13,7 +13,7 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from hub_server import hub, status  # noqa: E402, F401  (fixtures)
+from hub_server import hub, status  # noqa: F401  (fixtures)
 
 
 @pytest.fixture(scope="session")

@@ -242,7 +242,7 @@ cap = small.model.weight_bytes + 3 * state
 del small
 engine = plait.load(directory, memory=cap)
 most = held = 0
-for first in range(2, 7):
+for first in range(2, 12):
     for _ in ask(engine, first):
         most = max(most, anonymous())
         held = max(held, engine.model.weight_bytes + sum(engine.model.pool.held().values()))
@@ -273,7 +273,8 @@ def test_resident_memory_stays_under_the_cap(tmp_path):
     assert _status(["random", str(tmp_path / "config.json"), "-o", str(tmp_path / "model")]) == 0
     done = subprocess.run(
         [sys.executable, "-c", _RESIDENT, str(tmp_path / "model")],
-        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+        # Large pages, as the command line has them (`plait.runtime`): without them the allocator keeps more.
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "THP_MEM_ALLOC_ENABLE": "1"},
         capture_output=True,
         text=True,
     )
@@ -281,8 +282,8 @@ def test_resident_memory_stays_under_the_cap(tmp_path):
     cap, held, resident, state = map(int, done.stdout.split())
     assert state == 40 * 2**20
     assert 0.8 * cap < held <= cap
-    # Scratch, and what an allocator keeps of what was freed.
-    assert held - 2**22 < resident <= cap + 24 * 2**20
+    # Scratch, and what an allocator keeps of what was freed: less than two of the eleven prompts' states.
+    assert held - 2**22 < resident <= cap + 1.9 * state
 
 
 def test_random_weights_have_the_planned_shapes():

@@ -132,7 +132,7 @@ def test_expansion_goes_in_pieces(monkeypatch: pytest.MonkeyPatch, form: str) ->
 
     original = packed._values
     monkeypatch.setattr(packed, "_values", watched)
-    monkeypatch.setattr(packed, "_PIECE", 1024)
+    monkeypatch.setattr(packed, "PIECE", 1024)
     result = Packed(BY_NAME[form], raw, (9, 512)).expand(torch.float32)
     assert torch.equal(result, unpack(BY_NAME[form], raw))
     assert seen == [1024, 1024, 1024, 1024, 512]

@@ -56,7 +56,7 @@ def _facts(entry: Entry, blueprint: Blueprint, account: ParameterAccount) -> dic
 
 def _kinds(blueprint: Blueprint) -> frozenset[str]:
     """Kinds of layers, as `--mixer` calls them; latent attention that an indexer chooses keys for is sparse as well."""
-    kinds = {layer_kind(layer) for layer in blueprint.layers}
+    kinds: set[str] = {layer_kind(layer) for layer in blueprint.layers}
     if any(isinstance(m := layer.mixer, LatentAttention) and m.indexer is not None for layer in blueprint.layers):
         kinds.add("sparse")
     return frozenset(kinds)

@@ -185,8 +185,8 @@ def attention(
     blocks       (keys of each part ..., values) of blocks first_block .. , up to the one that holds the last query
     out          [n, heads, dv], written
     sinks        [heads]: scores that take part in the softmax and add no value
-    chosen       [n, positions from 0 on]: each query sees only keys where it is True, at least one and none that comes
-                 later; then there is no window and blocks begin at 0
+    chosen       [n, positions from 0 on]: each query sees only keys where it is True, none that comes later; then there
+                 is no window and blocks begin at 0. A query that sees none gets NaN
     one_by_one   a call of the library never holds two positions: for machines where `keeps_bits` says no
 
     Queries are taken in tiles that end where key blocks end, or before; each tile reduces over its blocks in order.
@@ -224,6 +224,10 @@ def attention(
             seen = chosen[rows, : len(used) * SLAB].view(count, -1, SLAB).transpose(0, 1)
             some = seen.any((1, 2))
             used, hidden = list(compress(used, some.tolist())), ~seen[some]
+            if not used:
+                out[rows] = torch.nan
+                done += count
+                continue
         mixed = _tile(tile, used, low, at, window, cap, sinks, hidden)
         out[rows] = mixed.permute(2, 0, 1, 3).reshape(count, heads, -1)
         done += count

@@ -68,7 +68,10 @@ def choose_reference(scores: Tensor, start: int, top_k: int) -> Tensor:
 
 
 def _best(scores: Tensor, start: int, top_k: int) -> Tensor:
-    """As the reference without a sort: all above the least score that is taken, and the first that equal it."""
+    """As the reference without a sort: all above the least score that is taken, and the first that equal it.
+
+    A query with more than `top_k` keys of which one has the score NaN chooses none: its attention gives NaN.
+    """
     seen = _seen(start, scores)
     if scores.shape[1] <= top_k:
         return seen
@@ -76,7 +79,10 @@ def _best(scores: Tensor, start: int, top_k: int) -> Tensor:
     least = scores.topk(top_k, -1, sorted=False).values.amin(-1, keepdim=True)
     above, equal = scores > least, scores == least
     room = top_k - above.sum(-1, keepdim=True)
-    return (above | (equal & (equal.cumsum(-1) <= room))) & seen
+    chosen = above | (equal & (equal.cumsum(-1) <= room))
+    # These queries take what they see whatever its scores, as in calls that make no scores for them.
+    chosen[: max(top_k - start, 0)] = True
+    return chosen & seen
 
 
 def choose(

@@ -264,9 +264,11 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_stops_the_answer_only(model):
         terminal.until("set.*> ")
         terminal.send("again\n")
         terminal.until(r"\([1-9]\d* reused\).*> ")
-        # At the prompt it throws away what was typed.
+        # At the prompt it throws away what was typed. The prompt is printed a moment before the line is edited.
+        time.sleep(1)
         terminal.send("half a line")
         terminal.until("half a line")
+        time.sleep(1)
         terminal.send("\x03")
         terminal.until("\n> ")
         terminal.send("/exit\n")

@@ -201,6 +201,7 @@ def test_sliders_and_fields_change_the_figures(browser: Any, address: str) -> No
         slow = float(exact(view, "spark-x2.5-4b", "decode"))
         view.fill("[data-control=bandwidth] input[type=text]", "2GB/s")
         assert float(exact(view, "spark-x2.5-4b", "decode")) == pytest.approx(2 * slow)
+        view.wait_for_url(lambda url: url.endswith("bw=2GB/s"))  # it follows a moment later
         kept = view.url
         view.fill("[data-control=batch] input[type=text]", "many")
         assert view.get_attribute("[data-control=batch] input[type=text]", "aria-invalid") == "true"

@@ -14,6 +14,8 @@ import torch
 from lifted import Lifted
 from tiny_model import Tiny
 
+from plait.runtime.ops.exact import settle
+
 WINDOW = 24
 
 # Odd sizes on purpose; more than one period of each layer pattern.
@@ -112,6 +114,8 @@ def reference_model(name: str, *, dtype: torch.dtype = torch.float32, seed: int 
     """The transformers model `MODELS[name]` with random weights, norms and biases away from their neutral values."""
     import transformers
 
+    # Before two threads of the library choose its code paths at once; see `settle`.
+    settle()
     tiny = MODELS[name]
     config = getattr(transformers, tiny.config)(**tiny.settings, attn_implementation="eager")
     torch.manual_seed(seed)

@@ -31,9 +31,10 @@ _SMALL: Final = 4096
 
 def settle() -> None:
     """Let the vector library choose its code path on one thread. Call before the first model runs."""
-    probe = torch.zeros(1)
-    for function in (torch.exp, torch.tanh, torch.erf, torch.log1p, torch.sigmoid):
-        function(probe)
+    for dtype in (torch.float32, torch.float64):
+        probe = torch.zeros(1, dtype=dtype)
+        for function in (torch.exp, torch.tanh, torch.erf, torch.log1p, torch.sigmoid):
+            function(probe)
 
 
 def pointwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ def run_plait(job: Job) -> Measured:
     from plait.engine.events import Result
 
     start = perf_counter()
-    engine = plait.load(job.model, dtype=job.dtype)
+    engine = plait.load(job.model, dtype=job.dtype, cache=0)
     loaded = perf_counter() - start
 
     def once(tokens: list[int], steps: int) -> Result:

@@ -1,0 +1,73 @@
+// Which levels this machine can run.
+#include <stdexcept>
+
+#include "module.hpp"
+
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace plait {
+
+namespace {
+
+// The kernel lets a process use matrix tiles only after it has asked for them.
+bool may_use_tiles() {
+#if defined(PLAIT_HAS_AMX) && defined(__linux__)
+    constexpr long ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18;
+    if (!__builtin_cpu_supports("avx512f")) return false;
+    unsigned a = 7, b = 0, c = 0, d = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    bool there = (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16, AMX-TILE
+    return there && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+bool has_bf16_products() {
+#if defined(PLAIT_HAS_AVX512BF16)
+    if (!__builtin_cpu_supports("avx512f")) return false;
+    unsigned a = 7, b = 0, c = 1, d = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    return a >> 5 & 1;
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
+std::vector<Level> levels() {
+    std::vector<Level> found;
+    auto plain = [&](const Kernels& k) { found.push_back({k.name, &k, k.linear_bf16, k.name}); };
+    plain(portable_kernels);
+#if defined(PLAIT_HAS_X86_LEVELS)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        plain(avx2_kernels);
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq")) {
+        plain(avx512_kernels);
+#if defined(PLAIT_HAS_AVX512BF16)
+        if (has_bf16_products())
+            found.push_back({"avx512bf16", &avx512_kernels, linear_bf16_avx512bf16, "avx512bf16"});
+#endif
+#if defined(PLAIT_HAS_AMX)
+        if (has_bf16_products() && may_use_tiles()) found.push_back({"amx", &avx512_kernels, linear_bf16_amx, "amx"});
+#endif
+    }
+#endif
+    return found;
+}
+
+Native::Native(const std::string& name) {
+    for (const Level& found : levels())
+        if (found.name == name) {
+            level = found;
+            return;
+        }
+    throw std::invalid_argument("this machine has no level " + name);
+}
+
+}  // namespace plait

@@ -19,4 +19,5 @@ NB_MODULE(_native, m) {
     bind_products(m, native);
     bind_attention(native);
     bind_rows(native);
+    bind_measure(m);
 }

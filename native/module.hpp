@@ -42,5 +42,6 @@ using Bound = nb::class_<Native>;
 void bind_products(nb::module_& m, Bound& native);
 void bind_attention(Bound& native);
 void bind_rows(Bound& native);
+void bind_measure(nb::module_& m);
 
 }  // namespace plait

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from plait.cli.common import BYTES, requires
+from plait.cli.common import BYTES, requires, use_threads
 from plait.cli.generate import command as generate
 from plait.errors import UsageError, fault
 
@@ -30,9 +30,10 @@ _SHARED: Final = (
     "dtype",
     "kv_dtype",
     "device",
+    "threads",
 )
 _SAMPLING: Final = _SHARED[1:9]
-_LOADING: Final = _SHARED[10:]
+_LOADING: Final = _SHARED[10:13]
 _OWN: Final = (
     click.Argument(["model"]),
     click.Option(["-s", "--system"], metavar="TEXT", help="Instructions that go before the chat."),
@@ -85,6 +86,7 @@ def command(
     stop: tuple[str, ...],
     memory: int | None,
     cache: int | None,
+    threads: int | None,
     **options: object,
 ) -> None:
     """Chat with MODEL in the terminal.
@@ -107,6 +109,7 @@ def command(
     if sys.stdin is None:
         raise UsageError("standard input is closed; messages are read from it")
     with requires("run"):
+        use_threads(threads)
         from plait.cli.chat_repl import Chat, talk
         from plait.engine.load import CACHE, load
         from plait.engine.sampling import Sampling

@@ -29,6 +29,8 @@ __all__ = [
     "printable",
     "requires",
     "source_facts",
+    "threads_option",
+    "use_threads",
 ]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -64,6 +66,24 @@ def model_argument(function: Command) -> Command:
 def json_option(function: Command) -> Command:
     """`--json`: print one JSON object instead of tables."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def threads_option(function: Command) -> Command:
+    """`--threads N`, for commands that compute; goes to `use_threads`."""
+    return click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Threads that compute.  Default: OMP_NUM_THREADS, else one for each physical core this process may use.",
+    )(function)
+
+
+def use_threads(count: int | None) -> None:
+    """Have `count` threads, None: the default. To be called before anything imports torch."""
+    if count is not None:
+        from plait.runtime.threads import use_threads as use
+
+        use(count)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plait.blueprint.catalog import DEMO
-from plait.cli.common import BYTES, requires
+from plait.cli.common import BYTES, requires, threads_option, use_threads
 from plait.errors import PlaitError, UsageError
 from plait.units import binary_bytes
 
@@ -199,6 +199,7 @@ def _positionals(arguments: tuple[str, ...]) -> tuple[str, str]:
 )
 @click.option("--kv-dtype", default=None, help="Type keys and values are stored in.  [default: as --dtype]")
 @click.option("--device", default="cpu", show_default=True, help="Any torch device; bits are only promised on the CPU.")
+@threads_option
 @click.option(
     "--memory",
     type=BYTES,
@@ -231,6 +232,7 @@ def command(
     dtype: str,
     kv_dtype: str | None,
     device: str,
+    threads: int | None,
     memory: int | None,
     cache: int | None,
     as_json: bool,
@@ -242,6 +244,7 @@ def command(
     """
     model, prompt = _positionals(arguments)
     with requires("run"):
+        use_threads(threads)
         from plait.engine.load import CACHE, opened
         from plait.engine.sampling import Sampling
         from plait.runtime.kernels import built

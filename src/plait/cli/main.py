@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "explore": ("plait.cli.explore", "Explore the catalogue in the browser, offline."),
         "draw": ("plait.cli.draw", "Draw a model: the whole of it, or the inside of its layers."),
         "generate": ("plait.cli.generate", "Continue a prompt."),
+        "bench": ("plait.cli.bench", "Measure how fast a model runs here."),
         "cache": ("plait.cli.cache", "Explain what the prefix store reuses of prompts."),
         "chat": ("plait.cli.chat", "Talk with a model, or check its chat template."),
         "random": ("plait.cli.random", "Write a random checkpoint of a config."),

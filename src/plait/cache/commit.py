@@ -139,7 +139,7 @@ class Commit:
     def _near(self, path: list[Page], tokens: Key, mark: Mark) -> bool:
         """Whether an anchor on the session's way makes a mark needless."""
         position = mark.position
-        apart = self.placement.apart(self.shape, self.page_size)
+        apart = self.placement.apart(self.shape, self.page_size, mark.kind)
         first = max(0, position - apart) // self.page_size
         last = min(len(path) - 1, (position + apart) // self.page_size)
         for page in path[first : last + 1]:

@@ -1,6 +1,7 @@
 """Which positions of a prompt become anchors, and which of them go first.
 
-    system, turn   given by who rendered the prompt: ends of text that the next request will share
+    system, turn   given by who rendered the prompt: ends of text that the next request will share; where that is all of
+                   the prompt, one token earlier, so that a snapshot serves an exact repeat as well
     prompt         n - 1, so that an exact repeat works: its last token has to be computed
     fork           the last whole page before the place where a prompt left what is known, seen a second time
     ladder         n - 1 less 1, 2, 4, 8... pages, in whole pages: whatever a prompt shares up to a distance d from its
@@ -24,6 +25,10 @@ from plait.errors import UsageError, fault
 __all__ = ["Placement", "Plan"]
 
 _USED: Final[frozenset[Kind]] = frozenset(kind for kind in KINDS if kind != "grid")
+# Kinds that stand for no prompt seen so far.
+_ON_THE_WAY: Final[frozenset[Kind]] = frozenset({"ladder", "grid"})
+# Parts of a page that other anchors are apart: chats of short messages have several in a page.
+_NEAR: Final = 4
 # Pages of a prompt that is too short for a ladder: without one it loses less than this.
 _SHORT: Final = 8
 
@@ -45,7 +50,8 @@ class Placement:
 
     kinds        kinds of anchors in use
     grid         tokens between anchors of the kind `grid`, in whole pages
-    spacing      how many tokens two anchors of one sequence are apart at least; None: a page
+    spacing      how many tokens two anchors of one sequence are apart at least; None: a quarter of a page, and a page
+                 for those that are placed on the way
     first, last  kinds that go before and after all others where the budget is short
     """
 
@@ -63,11 +69,14 @@ class Placement:
         if self.grid < 1 or (self.spacing is not None and self.spacing < 1):
             raise UsageError(fault("grid and spacing", expected="at least 1", found=f"{self.grid}, {self.spacing}"))
 
-    def apart(self, shape: Shape, page_size: int) -> int:
-        """Tokens between anchors. Without snapshots an anchor costs the copy of a tail at most: none are left out."""
+    def apart(self, shape: Shape, page_size: int, kind: Kind) -> int:
+        """Tokens from an anchor of a kind to the next. Without snapshots an anchor costs the copy of a tail at most:
+        none are left out."""
         if not shape.snapshots:
             return 1
-        return page_size if self.spacing is None else self.spacing
+        if self.spacing is not None:
+            return self.spacing
+        return page_size if kind in _ON_THE_WAY else -(-page_size // _NEAR)
 
     @staticmethod
     def serves(anchor: int, mark: Mark, apart: int) -> bool:
@@ -76,7 +85,7 @@ class Placement:
         An anchor behind the mark serves longer prompts only: a prompt that ends between them would lose everything
         before. What is placed on the way, and not for a prompt seen, is kept apart from those as well.
         """
-        if mark.kind in ("ladder", "grid"):
+        if mark.kind in _ON_THE_WAY:
             return abs(mark.position - anchor) < apart
         return 0 <= mark.position - anchor < apart
 
@@ -87,16 +96,17 @@ class Placement:
         """
         count, resume = len(found.tokens), found.position
         wanted: list[Mark] = []
-        for mark in sorted(marks):
+        # Where two are too near to each other the first stays: of turns the later, which every next request reaches.
+        for mark in sorted(marks, key=lambda mark: (mark.kind != "system", -mark.position)):
             if not 0 < mark.position <= count:
                 raise UsageError(fault(f"mark {mark.kind}", expected=f"a position in 1..{count}", found=mark.position))
             if mark.kind in self.kinds:
-                wanted.append(mark)
+                wanted.append(Mark(min(mark.position, count - 1), mark.kind) if shape.snapshots and count > 1 else mark)
         wanted += [mark for mark in self._own(page_size, found) if mark.kind in self.kinds]
-        apart = self.apart(shape, page_size)
         there = [mark.position for mark in found.report.anchors]
         chosen: list[Mark] = []
         for mark in wanted:
+            apart = self.apart(shape, page_size, mark.kind)
             if (
                 mark.position > resume
                 and not any(self.serves(other, mark, apart) for other in there)

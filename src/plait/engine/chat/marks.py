@@ -30,15 +30,14 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def marks_of(request: Rendering, tokens: Sequence[int], encoded: Callable[[Traced], Sequence[int]]) -> tuple[Mark, ...]:
-    """`system` and `turn` of a prompt of `tokens`; a mark that the template does not let be found is left out."""
+    """`system` and `turn` of a prompt of `tokens`; a mark that the template does not let be found is left out.
+
+    There are two turns: up to the last message of the user, which may be written anew, and up to the answer.
+    """
     system = _system(request, tokens, encoded)
-    turn = _turn(request, tokens, encoded)
-    marks = []
-    if system:
-        marks.append(Mark(system, "system"))
-    if turn and turn != system:
-        marks.append(Mark(turn, "turn"))
-    return tuple(marks)
+    found = {_edited(request, tokens, encoded), _turn(request, tokens, encoded)}
+    turns = sorted(turn for turn in found if turn and turn != system)
+    return (*((Mark(system, "system"),) if system else ()), *(Mark(turn, "turn") for turn in turns))
 
 
 def _shared(
@@ -61,6 +60,19 @@ def _system(request: Rendering, tokens: Sequence[int], encoded: Callable[[Traced
     found = [
         _shared(request, [*request.messages[:head], said("user", _content(request, text))], tokens, encoded)
         for text in (_ONE, _OTHER)
+    ]
+    known = [position for position in found if position is not None]
+    return min(known) if len(known) == len(found) else None
+
+
+def _edited(request: Rendering, tokens: Sequence[int], encoded: Callable[[Traced], Sequence[int]]) -> int | None:
+    """End of what stays when the last message of the user is another one."""
+    users = [place for place, message in enumerate(request.messages) if message["role"] == "user"]
+    if not users:
+        return None
+    before = request.messages[: users[-1]]
+    found = [
+        _shared(request, [*before, said("user", _content(request, text))], tokens, encoded) for text in (_ONE, _OTHER)
     ]
     known = [position for position in found if position is not None]
     return min(known) if len(known) == len(found) else None

@@ -39,7 +39,7 @@ void put(const Product<std::uint16_t>& p, const float* made, const float* up, lo
         Vec value = PLAIT_LEVEL::load(made + r * LANES);
         if (up != nullptr)
             value = PLAIT_LEVEL::mul(PLAIT_LEVEL::activate(p.activation, value), PLAIT_LEVEL::load(up + r * LANES));
-        PLAIT_LEVEL::store_n(p.y + (row + r) * p.out + column, value, int(width));
+        PLAIT_LEVEL::store_n(p.y + (row + r) * p.y_stride + column, value, int(width));
     }
 }
 

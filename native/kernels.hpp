@@ -35,13 +35,13 @@ struct Heads {
 };
 
 // y [rows, out] = x [rows, in] W^T. A gate product instead has panels of gate and up in turn, [gate][up][gate]..., and
-// y [rows, out] = activation(gate) * up with `out` outputs of each.
+// y [rows, out] = activation(gate) * up with `out` outputs of each. Rows of y lie `y_stride` apart.
 template <class Weight>
 struct Product {
     const float* x;
     const Weight* w;
     float* y;
-    long x_stride, rows, out, in;
+    long x_stride, y_stride, rows, out, in;
     bool gated;
     Activation activation;
 };

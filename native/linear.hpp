@@ -25,7 +25,7 @@ PLAIT_INLINE void put(const plait::Product<Weight>& p, Vec (&acc)[ROWS][PANELS],
             if (at >= p.out) continue;
             Vec made = acc[r][c];
             if (p.gated && c + 1 < PANELS) made = mul(activate(p.activation, made), acc[r][c + 1]);
-            float* to = p.y + (row + r) * p.out + at;
+            float* to = p.y + (row + r) * p.y_stride + at;
             if (at + LANES <= p.out) store(to, made);
             else store_n(to, made, int(p.out - at));
         }

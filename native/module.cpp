@@ -20,4 +20,5 @@ NB_MODULE(_native, m) {
     bind_attention(native);
     bind_rows(native);
     bind_measure(m);
+    bind_program(m, native);
 }

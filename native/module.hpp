@@ -43,5 +43,6 @@ void bind_products(nb::module_& m, Bound& native);
 void bind_attention(Bound& native);
 void bind_rows(Bound& native);
 void bind_measure(nb::module_& m);
+void bind_program(nb::module_& m, Bound& native);
 
 }  // namespace plait

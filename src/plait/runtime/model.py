@@ -18,9 +18,10 @@ from plait.runtime.build.layer import add_layer
 from plait.runtime.build.per_layer import add_inputs
 from plait.runtime.build.streams import add_widen, merge
 from plait.runtime.ops.exact import settle
+from plait.runtime.program import Plan, Scratch, plan_for
 from plait.runtime.session import Session, Span
 from plait.runtime.slabs import SlabPool
-from plait.runtime.steps.call import Call
+from plait.runtime.steps.call import Call, Step
 from plait.runtime.steps.stream import Logits
 from plait.runtime.weight_source import WeightSource
 
@@ -83,6 +84,7 @@ class Model:
         if progress is not None:
             progress(total, total)
         self.steps = tuple(build.steps)
+        self._plan: tuple[tuple[Step, ...], Plan | None] | None = None
         self.weight_bytes = build.bytes
         self.forms = dict(build.forms)
 
@@ -127,7 +129,7 @@ class Model:
         for piece in _pieces(spans):
             self._piece(piece, want, rows)
         empty = torch.empty(0, self.blueprint.vocabulary)
-        return [torch.cat(found) if found else empty for found in rows]
+        return [found[0] if len(found) == 1 else torch.cat(found) if found else empty for found in rows]
 
     def _check(self, span: Span) -> None:
         if not span.tokens:
@@ -143,13 +145,16 @@ class Model:
         try:
             for span in spans:
                 span.session.prepare(len(span.tokens))
-            h, starts = self._forward(spans)
-            for (index, span, ends), start in zip(parts, starts, strict=True):
-                stop = start + len(span.tokens)
-                if want == "all":
-                    rows[index].append(self._logits(h[..., start:stop, :]).float())
-                elif want == "last" and ends:
-                    rows[index].append(self._logits(h[..., stop - 1 : stop, :]).float())
+            h, scratch = self._forward(spans)
+            wanted = _wanted(parts, want)
+            at = 0
+            if wanted:
+                logits = self._logits(_chosen(h, [row for _, own in wanted for row in own])).float()
+                for index, own in wanted:
+                    rows[index].append(logits[at : at + len(own)])
+                    at += len(own)
+            if scratch is not None:
+                scratch.give_back()
         except BaseException:
             for span in spans:
                 span.session.trim()
@@ -176,13 +181,11 @@ class Model:
         session.advance(span.tokens)
         return outputs
 
-    def _forward(self, spans: tuple[Span, ...], trace: list[Tensor] | None = None) -> tuple[Tensor, list[int]]:
-        """The last layer's output of all tokens end to end, and where each span begins."""
+    def _forward(self, spans: tuple[Span, ...], trace: list[Tensor] | None = None) -> tuple[Tensor, Scratch | None]:
+        """The last layer's output of all tokens end to end, and the scratch it may lie in."""
         positions: list[int] = []
         tokens: list[int] = []
-        starts: list[int] = []
         for span in spans:
-            starts.append(len(tokens))
             tokens.extend(span.tokens)
             at = span.session.position
             positions.extend(range(at, at + len(span.tokens)))
@@ -193,9 +196,41 @@ class Model:
             max(positions),
             trace,
         )
-        for step in self.steps:
-            step(call)
-        return call.registers["h" if self.blueprint.altup is None else "streams"], starts
+        plan, scratch = self.plan() if trace is None else None, None
+        if plan is not None:
+            scratch = plan(call)
+        else:
+            for step in self.steps:
+                step(call)
+        return call.registers["h" if self.blueprint.altup is None else "streams"], scratch
+
+    def plan(self) -> Plan | None:
+        """The steps with those that can in native programs, None: all run in Python."""
+        # Whoever puts other steps in gets another plan.
+        if self._plan is None or self._plan[0] is not self.steps:
+            made = plan_for(self.steps, self.pool, self.numbers.compute, self.blueprint.hidden)
+            self._plan = (self.steps, made)
+        return self._plan[1]
+
+
+def _wanted(parts: Sequence[tuple[int, Span, bool]], want: str) -> list[tuple[int, range]]:
+    """Rows of a call whose logits are asked for: (index of the span, its rows)."""
+    found, start = list[tuple[int, range]](), 0
+    for index, span, ends in parts:
+        stop = start + len(span.tokens)
+        if want == "all":
+            found.append((index, range(start, stop)))
+        elif want == "last" and ends:
+            found.append((index, range(stop - 1, stop)))
+        start = stop
+    return found
+
+
+def _chosen(h: Tensor, rows: list[int]) -> Tensor:
+    """Rows of h [..., n, hidden]: a view where they lie end to end."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return h[..., rows[0] : rows[-1] + 1, :]
+    return h[..., rows, :]
 
 
 def _pieces(spans: Sequence[Span]) -> Iterable[list[tuple[int, Span, bool]]]:

@@ -64,15 +64,17 @@ class Slab:
     """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, dim].
 
     `holders` is how many keep it: while there are several, nobody writes it. A cache.protocol.HeldSlab.
+    `address` is where it lies in memory.
     """
 
-    __slots__ = ("_class", "_pool", "data", "holders", "views")
+    __slots__ = ("_class", "_pool", "address", "data", "holders", "views")
 
     def __init__(self, pool: SlabPool, slab_class: SlabClass) -> None:
         self._pool = pool
         self._class = slab_class
         self.holders = 1
         self.data = torch.zeros(slab_class.elements, dtype=pool.dtype, device=pool.device)
+        self.address = self.data.data_ptr()
         self.views: dict[int, tuple[Tensor, ...]] = {
             layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.dim) for p in places)
             for layer, places in slab_class.places.items()

@@ -18,10 +18,10 @@ from plait.runtime.kernels import takes
 if TYPE_CHECKING:
     from plait.runtime._native import Native
 
-__all__ = ["attention_native", "reads"]
+__all__ = ["STORES", "attention_native", "reads"]
 
 # The kernels' numbers of the types that keys and values are stored in.
-_STORES: Final = MappingProxyType({torch.float32: 0, torch.bfloat16: 1, torch.float16: 2})
+STORES: Final = MappingProxyType({torch.float32: 0, torch.bfloat16: 1, torch.float16: 2})
 
 
 def reads(queries: tuple[Tensor, ...], blocks: Sequence[tuple[Tensor, ...]], out: Tensor) -> bool:
@@ -33,7 +33,7 @@ def reads(queries: tuple[Tensor, ...], blocks: Sequence[tuple[Tensor, ...]], out
         and queries[0].stride(1) == queries[0].shape[2]
         and out.dtype == torch.float32
         and out.is_contiguous()
-        and keys.dtype in _STORES
+        and keys.dtype in STORES
         and keys.dtype == values.dtype
         and keys.is_contiguous()
         and values.is_contiguous()
@@ -73,5 +73,5 @@ def attention_native(
         start + n if window is None else window,
         scale,
         0.0 if cap is None else cap,
-        _STORES[keys.dtype],
+        STORES[keys.dtype],
     )

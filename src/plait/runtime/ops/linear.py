@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 
 if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
+    from plait.runtime._native import Prepared
 
 __all__ = [
     "TILE",
     "Linear",
     "Native",
+    "Prepares",
     "Reordered",
     "Tiled",
     "gates",
@@ -61,6 +63,17 @@ class Linear(Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [n, in] in the compute type -> [n, out] in the compute type."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A form of `Linear` that native programs can call, over the same weights and with the same bits."""
+
+    def prepared(self, activation: str | None = None) -> Prepared | None:
+        """The product as programs call it, None: it has none. It reads this object's weights: keep both.
+
+        activation  of a product that is gate and up in one, None: a plain product
+        """
 
 
 def reference(x: Tensor, weight: Tensor) -> Tensor:
@@ -198,6 +211,7 @@ class Native:
         whole = weight.contiguous()
         pack(whole.data_ptr(), self._packed.data_ptr(), self.out_features, self._in)
         self._product = kernels.linear_bf16 if half else kernels.linear_f32
+        self._prepared = kernels.prepared_bf16 if half else kernels.prepared_f32
         self._address = self._packed.data_ptr()
         self.nbytes = self._packed.numel() * self._packed.element_size()
         self.form = f"native {kernels.bf16_form if half else kernels.name}"
@@ -218,6 +232,13 @@ class Native:
     def gated(self, activation: str, x: Tensor) -> Tensor:
         """activation(gate x) * (up x) [n, width]; the weight is gate and up as `in_turn` has put them together."""
         return self._run(x, self.out_features // 2, NATIVE_ACTIVATIONS[activation])
+
+    def prepared(self, activation: str | None = None) -> Prepared:
+        """See `Prepares`."""
+        if activation is None:
+            return self._prepared(self._address, self.out_features, self._in, _PLAIN)
+        number = NATIVE_ACTIVATIONS[activation]
+        return self._prepared(self._address, self.out_features // 2, self._in, number)
 
     def _run(self, x: Tensor, outputs: int, activation: int) -> Tensor:
         if x.dtype != torch.float32 or x.stride(-1) != 1:

@@ -70,6 +70,11 @@ class RopeTable:
 
     def __call__(self, positions: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """cos, sin [n, pairs] at `positions` [n], none of which is above `last`."""
+        cos, sin = self.reach(last)
+        return cos[positions], sin[positions]
+
+    def reach(self, last: int) -> tuple[Tensor, Tensor]:
+        """cos, sin [positions, pairs] up to `last` at least."""
         # Calls may come from several threads: each grows what it found, and puts both tables there at once.
         cos, sin = self._rows
         while cos.shape[0] <= last:
@@ -78,7 +83,7 @@ class RopeTable:
             cos = torch.cat((cos, (angles.cos() * self._factor).to(self._dtype).to(self._device)))
             sin = torch.cat((sin, (angles.sin() * self._factor).to(self._dtype).to(self._device)))
             self._rows = (cos, sin)
-        return cos[positions], sin[positions]
+        return cos, sin
 
 
 def rotate(x: Tensor, rope: Rope, cos: Tensor, sin: Tensor) -> Tensor:

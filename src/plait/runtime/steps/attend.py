@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from torch import Tensor
 from plait.blueprint.spec import Rope
 from plait.blueprint.state import SLAB
 from plait.errors import PlaitError, fault
+from plait.runtime.lower import Place, address
 from plait.runtime.ops.activation import activate
 from plait.runtime.ops.attention import attention
+from plait.runtime.ops.attention_native import STORES
 from plait.runtime.ops.heads import ready_heads
 from plait.runtime.ops.norm import rms_norm
 from plait.runtime.ops.rope import RopeTable
@@ -20,7 +22,13 @@ from plait.runtime.session import Span
 from plait.runtime.slabs import SlabRun
 from plait.runtime.steps.call import Call, Step
 
-__all__ = ["Attend", "GateHeads", "HeadNorms", "store_rows"]
+if TYPE_CHECKING:
+    from plait.runtime.lower import Lowering
+
+__all__ = ["TOO_LARGE", "Attend", "GateHeads", "HeadNorms", "store_rows"]
+
+# What is wrong, and what to do, where keys or values do not fit.
+TOO_LARGE: Final = ("keys or values are beyond what float16 holds", "store them as bfloat16 or float32 (kv_dtype)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +66,7 @@ def store_rows(run: SlabRun, layer: int, start: int, rows: tuple[Tensor, ...]) -
             stored[:, lanes] = part[done : done + count].transpose(0, 1)
             # An infinite row would reach the earlier rows of its block too: 0 * infinity is not 0.
             if stored.dtype == torch.float16 and not torch.isfinite(stored[:, lanes]).all():
-                what = f"layer {layer}: keys or values are beyond what float16 holds"
-                raise PlaitError(fault(what, advice="store them as bfloat16 or float32 (kv_dtype)"))
+                raise PlaitError(fault(f"layer {layer}: {TOO_LARGE[0]}", advice=TOO_LARGE[1]))
         done += count
 
 
@@ -116,6 +123,95 @@ class Attend(Step):
             outs.append(self._one(span, q[rows]))
             row = rows.stop
         call.registers["y"] = outs[0] if len(outs) == 1 else torch.cat(outs)
+
+    def lower(self, plan: Lowering) -> bool:
+        store = STORES.get(plan.pool.dtype)
+        keys, values = plan.pool.classes[self.slab_class].places[self.layer]
+        if store is None or plan.pool.dtype == torch.float16:
+            return False
+        dim, v_dim, itemsize = keys.dim, values.dim, plan.pool.dtype.itemsize
+        queries, own = self._ready(plan, dim, keys.heads)
+        v = self._lowered_values(plan, keys.heads, v_dim) if self.stores else own
+        out = plan.write("y", self.heads * v_dim)
+        if self.stores:
+            plan.stores(self.layer)
+        plan.program.attend(
+            queries.at,
+            own.at,
+            v.at,
+            out.at,
+            self.stores,
+            self.slab_class,
+            keys.start * itemsize,
+            values.start * itemsize,
+            self.heads,
+            keys.heads,
+            dim,
+            v_dim,
+            0 if self.window is None else self.window,
+            self.scale,
+            0.0 if self.cap is None else self.cap,
+            address(self.sinks),
+            store,
+        )
+        return True
+
+    def _ready(self, plan: Lowering, dim: int, kv_heads: int) -> tuple[Place, Place]:
+        """Queries, and keys where they are this layer's, normalised and turned."""
+        qk, heads = plan.read("qk"), self.heads + (kv_heads if self.stores else 0)
+        parts = [(qk, 0, self.heads), (qk, self.heads, heads)] if self.stores else [(qk, 0, heads)]
+        norms = self.norms
+        if norms is not None and norms.over == "all":
+            made = [plan.write(f"_heads{i}", (stop - start) * dim) for i, (_, start, stop) in enumerate(parts)]
+            for place, (_, start, stop) in zip(made, parts, strict=True):
+                source = qk.part(start * dim, (stop - start) * dim)
+                weight = address(norms.weight[start:stop])
+                plan.program.norm(source.at, place.at, weight, norms.eps, 1, (stop - start) * dim)
+            for place, (_, start, stop) in zip(made, parts, strict=True):
+                self._turn(plan, place, place, None, stop - start, dim)
+            return made[0], made[-1]
+        if self.rope is None and norms is None:
+            ready = qk
+        else:
+            ready = plan.write("_heads", heads * dim)
+            if self.rope is None and norms is not None:
+                plan.program.norm(qk.at, ready.at, address(norms.weight), norms.eps, heads, dim)
+            else:
+                self._turn(plan, qk, ready, norms, heads, dim)
+        return ready.part(0, self.heads * dim), ready.part(self.heads * dim if self.stores else 0, kv_heads * dim)
+
+    def _turn(self, plan: Lowering, x: Place, y: Place, norms: HeadNorms | None, heads: int, dim: int) -> None:
+        """y = heads of x, normalised where there are norms, and turned."""
+        if self.rope is None or self.table is None:
+            return
+        cosine, sine = plan.turns(self.rope, self.table)
+        plan.program.heads(
+            x.at,
+            y.at,
+            cosine.at,
+            sine.at,
+            0 if norms is None else address(norms.weight),
+            0.0 if norms is None else norms.eps,
+            self.rope.pairs,
+            self.rope.start,
+            self.rope.distance,
+            self.rope.pairing == "adjacent",
+            heads,
+            dim,
+        )
+
+    def _lowered_values(self, plan: Lowering, kv_heads: int, v_dim: int) -> Place:
+        v, width = plan.read("v"), kv_heads * v_dim
+        if self.v_eps is None and self.v_scale == 1.0:
+            return v
+        made = plan.write("_values", width)
+        if self.v_eps is not None:
+            plan.program.norm(v.at, made.at, 0, self.v_eps, kv_heads, v_dim)
+        else:
+            plan.program.copy(v.at, made.at, width)
+        if self.v_scale != 1.0:
+            plan.program.scale(made.at, self.v_scale, width)
+        return made
 
     def _values(self, call: Call) -> Tensor:
         v = call.registers["v"]

@@ -8,12 +8,16 @@ the steps of mixers know sessions.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from plait.blueprint.spec import Rope
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.session import Span
+
+if TYPE_CHECKING:
+    from plait.runtime.lower import Lowering
 
 __all__ = ["Call", "EndLayer", "Step"]
 
@@ -24,6 +28,7 @@ class Call:
 
     last   the highest position
     trace  where each layer's output is recorded, None: nowhere
+    held   cosines and sines that native programs of the call read
     """
 
     spans: tuple[Span, ...]
@@ -33,6 +38,12 @@ class Call:
     trace: list[Tensor] | None = None
     registers: dict[str, Tensor] = field(default_factory=dict)
     rotations: dict[Rope, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    held: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Tokens of the call."""
+        return self.tokens.shape[0]
 
     def rotation(self, rope: Rope, table: RopeTable) -> tuple[Tensor, Tensor]:
         """cos and sin of this call's rows, made once for all layers of a kind."""
@@ -48,6 +59,10 @@ class Step:
     def __call__(self, call: Call) -> None:
         raise AssertionError("steps define what they do")
 
+    def lower(self, plan: Lowering) -> bool:
+        """Add the operations that do the same to a native program. False, and nothing is added: it stays in Python."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class EndLayer(Step):
@@ -61,3 +76,7 @@ class EndLayer(Step):
     def __call__(self, call: Call) -> None:
         if call.trace is not None:
             call.trace.append(call.registers[self.source].clone())
+
+    def lower(self, plan: Lowering) -> bool:
+        """A call with a trace runs in Python."""
+        return True

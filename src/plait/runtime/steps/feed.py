@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
-from plait.runtime.ops.activation import gated
+from plait.runtime.lower import address
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS, gated
 from plait.runtime.ops.linear import Linear, Native
 from plait.runtime.ops.sparse import keep_largest
 from plait.runtime.steps.call import Call, Step
+
+if TYPE_CHECKING:
+    from plait.runtime.lower import Lowering
 
 __all__ = ["Feed"]
 
@@ -43,6 +47,25 @@ class Feed(Step):
         # A few rows at a time: what is between the products then stays in the cache.
         parts = [self._rows(x) for x in torch.split(call.registers["x"], _ROWS)]
         call.registers["y"] = parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def lower(self, plan: Lowering) -> bool:
+        fused = plan.prepared(self.fused, self.activation if self.in_turn else None)
+        down = plan.prepared(self.down)
+        if fused is None or down is None or self.deviations is not None or self.activation not in NATIVE_ACTIVATIONS:
+            return False
+        source = plan.read("x")
+        both = inner = plan.write("_both", fused.out)
+        plan.program.product(source.at, both.at, fused)
+        if self.fused_bias is not None:
+            plan.program.add_vector(both.at, address(self.fused_bias), fused.out)
+        if not self.in_turn:
+            inner = plan.write("_inner", self.width)
+            plan.program.gated(both.at, inner.at, NATIVE_ACTIVATIONS[self.activation], self.width)
+        target = plan.write("y", down.out)
+        plan.program.product(inner.at, target.at, down)
+        if self.down_bias is not None:
+            plan.program.add_vector(target.at, address(self.down_bias), down.out)
+        return True
 
     def _rows(self, x: Tensor) -> Tensor:
         both = self.fused(x)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from plait.runtime.lower import address
 from plait.runtime.ops.activation import softcap
 from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import layer_norm, rms_norm
 from plait.runtime.packed import Packed
 from plait.runtime.steps.call import Call, Step
 from plait.runtime.steps.streams import Merge
+
+if TYPE_CHECKING:
+    from plait.runtime.lower import Lowering
 
 __all__ = ["AddTo", "Embed", "Logits", "Normalise", "Project"]
 
@@ -48,6 +52,17 @@ class Normalise(Step):
         y = norm(call.registers[self.source], self.weight, self.eps)
         call.registers[self.target] = y if self.bias is None else y + self.bias
 
+    def lower(self, plan: Lowering) -> bool:
+        width = plan.width_of(self.source) if self.weight is None else self.weight.shape[-1]
+        if self.kind != "rms" or width is None:
+            return False
+        source = plan.read(self.source)
+        target = plan.write(self.target, width)
+        plan.program.norm(source.at, target.at, address(self.weight), self.eps, 1, width)
+        if self.bias is not None:
+            plan.program.add_vector(target.at, address(self.bias), width)
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Project(Step):
@@ -74,6 +89,24 @@ class Project(Step):
             call.registers[name] = part if heads is None else part.reshape(part.shape[0], heads, width // heads)
             start += width
 
+    def lower(self, plan: Lowering) -> bool:
+        product = plan.prepared(self.linear)
+        if product is None:
+            return False
+        source = plan.read(self.source)
+        names = [name for name, _, _ in self.targets if name != self.source]
+        plan.drop("_product", *names)
+        made = plan.write("_product", product.out)
+        plan.program.product(source.at, made.at, product)
+        if self.bias is not None:
+            plan.program.add_vector(made.at, address(self.bias), product.out)
+        start = 0
+        for name, width, heads in self.targets:
+            width = product.out if width == 0 else width
+            plan.bind(name, made.part(start, width, heads))
+            start += width
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class AddTo(Step):
@@ -83,6 +116,13 @@ class AddTo(Step):
 
     def __call__(self, call: Call) -> None:
         call.registers["h"] += call.registers[self.source]
+
+    def lower(self, plan: Lowering) -> bool:
+        width = plan.width_of("h")
+        if width is None:
+            return False
+        plan.program.add(plan.read("h").at, plan.read(self.source).at, width)
+        return True
 
 
 @dataclass(frozen=True, slots=True)

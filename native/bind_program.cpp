@@ -1,0 +1,107 @@
+// Programs: Python adds operations once and runs them call by call. It holds the tensors whose addresses it gives.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+#include <utility>
+
+#include "module.hpp"
+#include "program.hpp"
+
+namespace plait {
+
+namespace {
+
+using At = std::pair<long, long>;  // a Place
+
+Place place(At at) { return {at.first, at.second}; }
+
+void bind_ragged(nb::module_& m) {
+    nb::class_<Ragged>(m, "Ragged")
+        .def(nb::init<>())
+        .def("add_part",
+             [](Ragged& call, long position, long count) {
+                 call.parts.push_back({call.rows, count, position});
+                 call.rows += count;
+             })
+        // Slabs of the next class: of each session the first slab's number and the addresses.
+        .def("add_slabs",
+             [](Ragged& call, const std::vector<std::pair<long, std::vector<Address>>>& sessions) {
+                 auto& made = call.slabs.emplace_back();
+                 for (const auto& [first, at] : sessions) made.push_back({first, at});
+             })
+        .def("add_values",
+             [](Ragged& call, const std::vector<std::pair<Address, Address>>& sessions) {
+                 auto& made = call.values.emplace_back();
+                 for (const auto& [now, next] : sessions) made.push_back({now, next});
+             })
+        .def("add_turns", [](Ragged& call, Address cosine, Address sine) {
+            call.turns.push_back({at<float>(cosine), at<float>(sine)});
+        });
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m, Bound& native) {
+    bind_ragged(m);
+    native.def("program", [](const Native& n) { return new Program(n.kernels()); }, nb::rv_policy::take_ownership);
+    nb::class_<Program>(m, "Program")
+        .def_prop_ro("operations", [](const Program& p) { return p.operations.size(); })
+        .def("run",
+             [](const Program& p, const Ragged& call, long rows, Address scratch, const std::vector<long>& widths,
+                const std::vector<std::pair<Address, long>>& tensors) {
+                 nb::gil_scoped_release released;
+                 std::vector<Matrix> others;
+                 others.reserve(tensors.size());
+                 for (const auto& [data, stride] : tensors) others.push_back({at<float>(data), stride});
+                 return p.run(call, rows, at<float>(scratch), widths, std::move(others));
+             })
+        .def("norm",
+             [](Program& p, At x, At y, Address weight, float eps, long groups, long width) {
+                 p.add(norm_rows(place(x), place(y), at<float>(weight), eps, groups, width));
+             })
+        .def("add", [](Program& p, At to, At x, long width) { p.add(add_rows(place(to), place(x), width)); })
+        .def("add_vector",
+             [](Program& p, At to, Address vector, long width) {
+                 p.add(add_vector(place(to), at<float>(vector), width));
+             })
+        .def("scale", [](Program& p, At to, float by, long width) { p.add(scale_rows(place(to), by, width)); })
+        .def("copy", [](Program& p, At x, At y, long width) { p.add(copy_rows(place(x), place(y), width)); })
+        .def("product",
+             [](Program& p, At x, At y, std::shared_ptr<Prepared> product) {
+                 p.add(multiply(place(x), place(y), std::move(product)));
+             })
+        .def("gated",
+             [](Program& p, At x, At y, int activation, long width) {
+                 p.add(gate_rows(place(x), place(y), Activation(activation), width));
+             })
+        .def("turns",
+             [](Program& p, At cosine, At sine, long table, long pairs) {
+                 p.add(fetch_turns(place(cosine), place(sine), table, pairs));
+             })
+        .def("heads",
+             [](Program& p, At x, At y, At cosine, At sine, Address weight, float eps, long pairs, long start,
+                long distance, bool adjacent, long groups, long width) {
+                 Heads h{};
+                 h.weight = at<float>(weight);
+                 h.eps = eps;
+                 h.groups = groups;
+                 h.width = width;
+                 h.pairs = pairs;
+                 h.start = start;
+                 h.distance = distance;
+                 h.adjacent = adjacent;
+                 p.add(ready_heads(place(x), place(y), place(cosine), place(sine), h));
+             })
+        .def("attend", [](Program& p, At queries, At keys, At values, At out, bool stores, long slab_class,
+                          long keys_at, long values_at, long heads, long kv_heads, long dim, long v_dim, long window,
+                          float scale, float cap, Address sinks, int store) {
+            p.add(attend({place(queries), place(keys), place(values), place(out), stores, slab_class, keys_at,
+                          values_at, heads, kv_heads, dim, v_dim, window, scale, cap, at<float>(sinks),
+                          Store(store)}));
+        });
+}
+
+}  // namespace plait

@@ -1,0 +1,191 @@
+"""Steps become operations of native programs, where they can.
+
+A `Lowering` goes through a plan once. Each step is asked to add its operations (`Step.lower`); one that says no stays
+in Python, and the operations before and after it are programs of their own. Registers are places in buffers of a
+scratch area, [rows, width] each; a register that a Python step wrote is read as the tensor it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from plait.blueprint.spec import Rope
+from plait.runtime.ops.linear import Linear, Prepares
+from plait.runtime.ops.rope import RopeTable
+from plait.runtime.slabs import SlabPool
+
+if TYPE_CHECKING:
+    from plait.runtime._native import Native, Prepared, Program
+    from plait.runtime.steps.call import Step
+
+__all__ = ["Lowering", "NativePart", "Output", "Place", "address"]
+
+# Registers of a program's own, which no Python step sees, begin with this.
+_HIDDEN: Final = "_"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Columns [column, column + width) of a buffer, or of a tensor of the call where `buffer` is negative.
+
+    width  None: a tensor whose width is not known before the call
+    heads  Python sees [rows, heads, width / heads], None: [rows, width]
+    """
+
+    buffer: int
+    column: int
+    width: int | None
+    heads: int | None = None
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """As the native part takes it."""
+        return self.buffer, self.column
+
+    def part(self, start: int, width: int, heads: int | None = None) -> Place:
+        """Columns of this place, from its column `start` on."""
+        return Place(self.buffer, self.column + start, width, heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A register that a program leaves for the steps after it."""
+
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class NativePart:
+    """Steps in a row as one program.
+
+    inputs   registers it takes as tensors, in the order of the program's tensors
+    outputs  registers it binds
+    layers   of each operation that stores rows the layer, by its place in the program
+    """
+
+    program: Program
+    inputs: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    layers: dict[int, int]
+
+
+class Lowering:
+    """What steps are given to add their operations to.
+
+    pool    of the sessions' slabs and values
+    widths  of the buffers, elements of a row
+    tables  rotations, in the order the programs count them in
+    parts   the plan: programs, and steps that stay in Python
+    """
+
+    def __init__(self, kernels: Native, pool: SlabPool, hidden: int) -> None:
+        self.kernels = kernels
+        self.pool = pool
+        self.widths: list[int] = []
+        self.tables: list[RopeTable] = []
+        self.parts: list[NativePart | Step] = []
+        self._hidden = hidden
+        self._free: list[int] = []
+        self._places: dict[str, Place] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """An empty program: it knows no register yet."""
+        self.program = self.kernels.program()
+        self._inputs: list[str] = []
+        self._bound: dict[str, Place] = {}
+        self._turned: dict[int, tuple[Place, Place]] = {}
+        self._layers: dict[int, int] = {}
+
+    def take(self, steps: Sequence[Step]) -> None:
+        """All steps of a plan, in order."""
+        for step in steps:
+            if not step.lower(self):
+                self._end()
+                self.parts.append(step)
+        self._end()
+
+    def _end(self) -> None:
+        if self.program.operations:
+            shown = tuple(Output(name, p) for name, p in self._bound.items() if not name.startswith(_HIDDEN))
+            self.parts.append(NativePart(self.program, tuple(self._inputs), shown, self._layers))
+        self._begin()
+
+    def read(self, name: str) -> Place:
+        """Where a register stands."""
+        found = self._bound.get(name)
+        if found is None:
+            if name not in self._inputs:
+                self._inputs.append(name)
+            found = Place(-1 - self._inputs.index(name), 0, self.width_of(name))
+        return found
+
+    def width_of(self, name: str) -> int | None:
+        """The width of a register, None where it is not known before the call."""
+        found = self._bound.get(name)
+        if found is not None:
+            return found.width
+        return self._hidden if name == "h" else None
+
+    def write(self, name: str, width: int, heads: int | None = None) -> Place:
+        """A new place for a register. Never one that an operation may still read by a name."""
+        free = next((b for b in self._free if self.widths[b] == width), None)
+        if free is None:
+            free = len(self.widths)
+            self.widths.append(width)
+        else:
+            self._free.remove(free)
+        return self.bind(name, Place(free, 0, width, heads))
+
+    def bind(self, name: str, place: Place) -> Place:
+        """A register stands at a place of another one."""
+        self.drop(name)
+        self._places[name] = self._bound[name] = place
+        return place
+
+    def drop(self, *names: str) -> None:
+        """Nobody reads what these registers hold; they are written again before anybody asks."""
+        for name in names:
+            held = self._places.pop(name, None)
+            self._bound.pop(name, None)
+            if held is not None and all(place.buffer != held.buffer for place in self._places.values()):
+                self._free.append(held.buffer)
+
+    def prepared(self, linear: Linear, activation: str | None = None) -> Prepared | None:
+        """A product as programs call it, None: this form stays in Python. `activation`: of a gated product."""
+        return linear.prepared(activation) if isinstance(linear, Prepares) else None
+
+    def turns(self, rope: Rope, table: RopeTable) -> tuple[Place, Place]:
+        """Cosines and sines [rows, pairs] of the call's tokens, fetched once for a program."""
+        number = next((i for i, known in enumerate(self.tables) if known is table), None)
+        if number is None:
+            number = len(self.tables)
+            self.tables.append(table)
+        found = self._turned.get(number)
+        if found is None:
+            made = [self.write(f"{_HIDDEN}{which}{number}", rope.pairs) for which in ("cosine", "sine")]
+            found = self._turned[number] = made[0], made[1]
+            self.program.turns(found[0].at, found[1].at, number, rope.pairs)
+        return found
+
+    def stores(self, layer: int) -> None:
+        """The operation that is added next stores rows of a layer."""
+        self._layers[self.program.operations] = layer
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where a float32 vector lies, 0 where there is none. The caller keeps it.
+
+    ValueError: elements of another type, or not side by side.
+    """
+    if tensor is None:
+        return 0
+    if tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        raise ValueError(f"a native program reads float32 vectors, this is {tensor.dtype} {tensor.stride()}")
+    return tensor.data_ptr()

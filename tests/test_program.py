@@ -1,0 +1,100 @@
+"""Native programs: bit for bit what the same steps give in Python, and which steps they hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import tiny
+import torch
+
+import plait
+from plait.runtime import kernels
+from plait.runtime.lower import NativePart
+from plait.runtime.session import Span
+from plait.runtime.steps.call import Step
+
+pytestmark = pytest.mark.skipif(kernels.native() is None, reason="torch computes here")
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    return {name: plait.load(tiny.save(name, tmp_path_factory.mktemp(name)), cache=0) for name in tiny.SETTINGS}
+
+
+class _Python(Step):
+    """A step that is not lowered."""
+
+    def __init__(self, step):
+        self._step = step
+
+    def __call__(self, call):
+        self._step(call)
+
+
+def _without_programs(model, run, kept=()):
+    """What `run` gives where only the steps `kept` may be lowered."""
+    steps = model.steps
+    model.steps = tuple(step if i in kept else _Python(step) for i, step in enumerate(steps))
+    try:
+        return run()
+    finally:
+        model.steps = steps
+
+
+def _company(model):
+    """Logits of three sequences that go on in one call."""
+    sessions = [model.session() for _ in range(3)]
+    found = []
+    for lengths in ((40, 1, 70), (1, 1, 1), (3, 66, 1)):
+        taken = zip(sessions, lengths, strict=True)
+        spans = [Span(s, tuple(tiny.tokens(n, seed=n + i))) for i, (s, n) in enumerate(taken)]
+        found += model.run(spans, want="all")
+    return found
+
+
+@pytest.mark.parametrize("name", tiny.SETTINGS)
+def test_programs_give_the_bits_of_their_steps(engines, name):
+    model = engines[name].model
+    expected = _without_programs(model, lambda: _company(model))
+    assert all(torch.equal(a, b) for a, b in zip(_company(model), expected, strict=True))
+    # Whichever steps stay in Python, registers go to and fro.
+    for start in (0, 1):
+        kept = range(start, len(model.steps), 2)
+        made = _without_programs(model, lambda: _company(model), kept)
+        assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", ["gemma3", "gemma2", "qwen3", "llama"])
+def test_plain_models_are_one_program(engines, name):
+    kinds = Counter(type(part).__name__ for part in engines[name].model.plan().parts)
+    assert kinds == {"Embed": 1, "NativePart": 1}
+
+
+def test_a_step_that_is_not_lowered_works_between_programs(engines):
+    model = engines["gemma3"].model
+    steps, seen = model.steps, []
+
+    class Watch(Step):
+        def __call__(self, call):
+            seen.append(call.registers["h"].clone())
+
+    middle = len(steps) // 2
+    model.steps = (*steps[:middle], Watch(), *steps[middle:])
+    try:
+        kinds = [isinstance(part, NativePart) for part in model.plan().parts]
+        assert kinds == [False, True, False, True]
+        made = model.run([Span(model.session(), (1, 2, 3))])
+    finally:
+        model.steps = steps
+    assert torch.equal(made[0], model.run([Span(model.session(), (1, 2, 3))])[0])
+    assert seen[0].shape == (3, model.blueprint.hidden)
+    assert seen[0].isfinite().all()
+
+
+def test_logits_of_several_sequences_are_views_of_one_product(engines):
+    model = engines["gemma3"].model
+    first, second = (model.session() for _ in range(2))
+    made = model.run([Span(first, (1, 2, 3)), Span(second, (4,))])
+    assert [x.shape for x in made] == [(1, model.blueprint.vocabulary)] * 2
+    assert made[0].untyped_storage().data_ptr() == made[1].untyped_storage().data_ptr()

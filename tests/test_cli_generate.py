@@ -135,6 +135,8 @@ def test_json_events_add_up(call, model, engine):
         "prompt": len(engine.tokenizer.encode("hello")),
         "completion": len(result["tokens"]),
         "reused": 0,
+        "drafted": 0,
+        "accepted": 0,
     }
     assert (result["seed"], result["stop"]) == (7, None)
     expected = text_of(engine, "hello", sampling=Sampling(temperature=1.5, seed=7), max_tokens=30, stop="\u20ac")

@@ -249,8 +249,9 @@ def test_a_failing_step_gives_the_state_back(engine, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(type(engine.model), "run", failing)
-        with pytest.raises(MemoryError):
+        with pytest.raises(PlaitError, match="the request failed: found MemoryError") as caught:
             generate(engine)
+        assert isinstance(caught.value.__cause__, MemoryError)
     assert set(engine.stats()["held"].values()) == {0}
     assert tokens_of(engine) == whole
 

@@ -10,7 +10,8 @@
     │   ├── WeightsError            tensors missing, extra or misshaped
     │   ├── TokenizerError          a tokenizer that is missing or cannot be read
     │   └── UnsupportedError        understood, but this version cannot do it
-    └── MissingExtra                a part of Plait that is not installed
+    ├── MissingExtra                a part of Plait that is not installed
+    └── QueueFull                   too many requests at once; later there is room again
 
 A message says, as far as it applies: which file, which key or tensor, what was expected, what was
 found, and what to do. `fault` writes one in that order.
@@ -27,6 +28,7 @@ __all__ = [
     "MissingExtra",
     "ModelNotFound",
     "PlaitError",
+    "QueueFull",
     "TokenizerError",
     "UnsupportedError",
     "UsageError",
@@ -92,6 +94,15 @@ class MissingExtra(PlaitError):
         """`arguments`: what to give to `pip install`."""
         super().__init__(f"the Python package {package!r} is not installed; run: pip install {arguments}")
         self.package = package
+
+
+class QueueFull(PlaitError):
+    """An engine has as many requests waiting as it takes; `retry_after`: seconds until one more may be taken."""
+
+    def __init__(self, *, waiting: int, retry_after: float) -> None:
+        advice = f"try again in {retry_after:.1f} s"
+        super().__init__(fault("the queue is full", found=f"{waiting} requests waiting", advice=advice))
+        self.retry_after = retry_after
 
 
 def fault(

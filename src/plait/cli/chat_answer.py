@@ -11,6 +11,7 @@ from plait.engine.events import Result, Tail, Token
 
 if TYPE_CHECKING:
     from plait.cli.chat_repl import Chat
+    from plait.engine.request import Options
 
 __all__ = ["Answer", "show_answer"]
 
@@ -30,15 +31,9 @@ def show_answer(chat: Chat, messages: list[dict[str, Any]]) -> Answer:
     markers = markers_of(request.template)
     state = state_of(generation_prompt(request), markers)
     thoughts = Thoughts(form.tokenizer, markers, state)
-    events = chat.engine.chats.chat(
-        messages,
-        template=chat.template,
-        sampling=chat.sampling,
-        max_tokens=chat.max_tokens,
-        stop=chat.stop,
-        ignore_eos=False,
-        variables=chat.variables,
-    )
+    options: Options = {"sampling": chat.sampling, "max_tokens": chat.max_tokens, "stop": chat.stop}
+    asked = chat.engine.chats.request(messages, options, template=chat.template, variables=chat.variables)
+    events = iter(chat.engine.take(asked, stepwise=True))
     tokens: list[int] = []
     result: Result | None = None
     try:

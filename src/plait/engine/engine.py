@@ -2,101 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from operator import index
-from typing import Any
+import weakref
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import Any, Final, Unpack, cast
 
 import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Blueprint
-from plait.cache.anchors import Mark
+from plait.engine.calls import run_pieces, whole
+from plait.engine.cap import Cap
 from plait.engine.chat.read import Templates
-from plait.engine.chat.run import Chats, in_threads
+from plait.engine.chat.run import Chats
+from plait.engine.conversation import Conversation
 from plait.engine.events import Event
-from plait.engine.generate import Request, run_request
 from plait.engine.prefix import Prefixes, fingerprint_of
+from plait.engine.request import Options, Request
 from plait.engine.sampling import Sampling
+from plait.engine.schedule import Schedule
+from plait.engine.ticket import Ticket
 from plait.engine.tokenizer import Tokenizer
-from plait.errors import PlaitError, TokenizerError, UsageError, fault
+from plait.errors import TokenizerError, UsageError, fault
 from plait.runtime.model import CALL_ROWS, Model
 from plait.runtime.session import Session, Span
-from plait.units import binary_bytes
 
-__all__ = ["Conversation", "Engine"]
+__all__ = ["MOST", "QUEUE", "SEQUENCES", "Conversation", "Engine"]
 
-
-def whole(value: object, what: str, expected: str) -> int:
-    """An integer of any library as int; a truth value is none. UsageError names `what`."""
-    if isinstance(value, bool):
-        raise UsageError(fault(what, expected=expected, found=repr(value)))
-    try:
-        return index(value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise UsageError(fault(what, expected=expected, found=repr(value))) from error
-
-
-class Conversation:
-    """A sequence of tokens that is processed, and the logits of its last token."""
-
-    def __init__(self, engine: Engine, session: Session, logits: Tensor) -> None:
-        self._engine = engine
-        self._session = session
-        self.logits = logits
-        """float32 [vocabulary]: what follows the last token."""
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """All tokens processed."""
-        return tuple(self._session.tokens)
-
-    @property
-    def position(self) -> int:
-        """How many tokens are processed; the next one has this index."""
-        return self._session.position
-
-    def append(self, tokens: Sequence[int]) -> Tensor:
-        """Process more tokens; returns and keeps the logits of the last."""
-        checked = self._engine.checked(tokens)
-        self._engine.admit(self.position + len(checked), own=sum(self.held().values()))
-        self.logits = self._engine.model.run([Span(self._session, checked)])[0][0]
-        return self.logits
-
-    def can_rollback(self, position: int) -> bool:
-        """Whether `rollback` can go back to `position`."""
-        at = self._session.position
-        return position == at or (0 < position < at and self._engine.model.can_rollback(self._session, position - 1))
-
-    def rollback(self, position: int) -> Tensor:
-        """Take back all tokens from `position` on, at least one stays; returns and keeps the logits of the last.
-
-        What follows has the bits of a sequence that never had them. UsageError, and nothing changes: too far back for
-        what the model's layers keep (`can_rollback`), or no position of this sequence.
-        """
-        at = whole(position, "position", f"an integer in [1, {self.position}]")
-        if not self.can_rollback(at):
-            expected = f"in [1, {self.position}], with its state still kept"
-            raise UsageError(fault("position to go back to", expected=expected, found=at, advice="begin a new session"))
-        if at != self.position:
-            last = self._session.tokens[at - 1]
-            self._engine.model.rollback(self._session, at - 1)
-            self.logits = self._engine.model.run([Span(self._session, (last,))])[0][0]
-        return self.logits
-
-    def fork(self) -> Conversation:
-        """Another sequence with the same tokens. Whole slabs of 64 tokens are shared, the last rows copied."""
-        self._engine.admit_more(self._engine.model.pool.tail_bytes(), "a fork")
-        return Conversation(self._engine, self._session.fork(), self.logits)
-
-    def held(self) -> dict[str, int]:
-        """Bytes of state this sequence holds, by category; what it shares with others is counted here too."""
-        return self._session.held()
-
-    def close(self) -> None:
-        """Give the state back."""
-        self._session.close()
-        self._engine.prefixes.store.settle()
+QUEUE: Final = 64
+SEQUENCES: Final = 8
+MOST: Final = 1 << 16
+_CHAT: Final = ("sampling", "max_tokens", "stop", "ignore_eos", "logprobs", "speculate")
 
 
 class Engine:
@@ -111,15 +46,27 @@ class Engine:
         cache: int = 0,
         weights: Sequence[str] = (),
         templates: Templates | TokenizerError | None = None,
+        queue: int = QUEUE,
+        sequences: int = SEQUENCES,
+        speculate: int = 0,
     ) -> None:
         """`cache`: bytes the prefix store may hold; `weights`: what tells these weights from others; `templates`: for
-        chats."""
+        chats; `queue`, `sequences`, `speculate`: see `plait.load`."""
         self.model = model
         self._tokenizer = tokenizer
-        self._cap = cap
-        self._cache = cache
+        self.speculate = speculate
         self.prefixes = Prefixes(model, fingerprint_of(model, weights, torch.get_num_threads), cache)
+        self.cap = Cap(model, self.prefixes, cap, cache)
+        self.schedule = Schedule(
+            model,
+            self.prefixes,
+            self.cap,
+            waiting=queue,
+            running=sequences,
+        )
         self.chats = Chats(self, templates)
+        # Also where the program ends: a thread must not be in the middle of a product then.
+        weakref.finalize(self, self.schedule.stop)
 
     @property
     def blueprint(self) -> Blueprint:
@@ -156,41 +103,6 @@ class Engine:
                 raise UsageError(fault("token id", expected=expected, found=token))
         return made
 
-    def admit(self, length: int, own: int = 0) -> None:
-        """Refuse a sequence of `length` tokens whose state does not fit under the memory cap.
-
-        own  bytes the sequence holds already; what other sequences hold stays theirs
-        """
-        if self._cap is None:
-            return
-        others = self._open_bytes() - own
-        state = self.model.pool.most(min(length, self.blueprint.max_context), CALL_ROWS)
-        needed = self.model.weight_bytes + others + state
-        if needed <= self._cap:
-            # What is known of earlier prompts gives way to what is asked for now.
-            self.prefixes.make_room(min(self._cache, self._cap - needed))
-        else:
-            beside = "the weights and the sequences that are open" if others else "the weights"
-            raise PlaitError(
-                f"{length} tokens need {binary_bytes(needed)} with {beside}, "
-                f"the memory cap is {binary_bytes(self._cap)}"
-            )
-
-    def _open_bytes(self) -> int:
-        """Bytes of state that sequences hold; what only the prefix store holds is apart."""
-        return sum(self.model.pool.held().values()) - self.prefixes.stats().bytes
-
-    def admit_more(self, count: int, what: str) -> None:
-        """Refuse `count` more bytes of state that do not fit under the memory cap."""
-        if self._cap is None:
-            return
-        needed = self.model.weight_bytes + self._open_bytes() + count
-        if needed <= self._cap:
-            self.prefixes.make_room(min(self._cache, self._cap - needed))
-        else:
-            found = f"{binary_bytes(needed)} with the weights and the sequences that are open"
-            raise PlaitError(fault(what, expected=f"at most {binary_bytes(self._cap)}, the memory cap", found=found))
-
     def _lengths(self, total: int, split: Sequence[int] | None) -> list[int]:
         """Lengths of the calls: those of `split`, checked; one call where it is None."""
         if split is None:
@@ -211,90 +123,86 @@ class Engine:
         """
         checked = self.checked(tokens)
         lengths = self._lengths(len(checked), split)
-        self.admit(len(checked))
-        session = self.model.session()
-        try:
-            parts = []
-            at = 0
-            for n in lengths:
-                parts.extend(self.model.run([Span(session, checked[at : at + n])], want="all"))
-                at += n
-            return torch.cat(parts)
-        finally:
-            session.close()
+
+        def work() -> Generator[None, None, Tensor]:
+            session = self.model.session()
+            try:
+                self.cap.claim(session, len(checked))
+                parts = []
+                for n in lengths:
+                    stop = session.position + n
+                    while (at := session.position) < stop:
+                        piece = checked[at : min(stop, at + CALL_ROWS)]
+                        parts.extend(self.model.run([Span(session, piece)], want="all"))
+                        yield
+                return torch.cat(parts)
+            finally:
+                self.cap.release(session)
+                session.close()
+
+        return self.schedule.call_in_steps(work)
 
     def session(self, tokens: Sequence[int]) -> Conversation:
         """Process `tokens` and keep their state; what is known of their beginning is not processed again."""
         checked = self.checked(tokens)
-        self.admit(len(checked))
-        lease = self.prefixes.begin(checked, returns=True)
-        session = lease.session
-        try:
-            while session.position < len(checked):
-                piece = checked[session.position : lease.next_stop()]
-                logits = self.model.run([Span(session, piece)])[0][0]
-                self.prefixes.reached(lease)
-        except BaseException:
-            self.prefixes.drop(lease)
-            raise
+
+        def work() -> Generator[None, None, tuple[Session, Tensor]]:
+            claim = object()
+            self.cap.claim(claim, len(checked))
+            try:
+                lease = self.prefixes.begin(checked, returns=True)
+                session = lease.session
+                try:
+                    while True:
+                        piece = checked[session.position : lease.next_stop()]
+                        logits = yield from run_pieces(self.model, session, piece)
+                        self.prefixes.reached(lease)
+                        if session.position == len(checked):
+                            break
+                        yield
+                except BaseException:
+                    self.prefixes.drop(lease)
+                    raise
+            finally:
+                self.cap.release(claim)
+            self.cap.open(session)
+            return session, logits
+
+        session, logits = self.schedule.call_in_steps(work)
         return Conversation(self, session, logits)
 
-    def generate(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        sampling: Sampling | None = None,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        markup: bool = True,
-        ignore_eos: bool = False,
-        marks: Sequence[Mark] = (),
-    ) -> Generator[Event, None, None]:
+    def submit(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Ticket:
+        """Take a request to continue a prompt, text or token ids; the ticket gives its events and its result.
+
+        It is checked here and done on the engine's thread, together with others. Tokens, text and logprobs do not
+        depend on the company it has. The options are told at `plait.engine.request.Options`.
+
+        UsageError, ContextExceeded, PlaitError: it can never be met. QueueFull: too many wait.
+        """
+        return self.take(Request.of(self, prompt, **options))
+
+    def take(self, request: Request, *, stepwise: bool = False) -> Ticket:
+        """A ticket for a checked request. `stepwise`: its events are made when they are asked for.
+
+        PlaitError: it could not be met under the memory cap even if nothing else ran; QueueFull.
+        """
+        self.cap.refuse(request.length)
+        return Ticket(self, self.schedule.submit(request, stepwise=stepwise), inside=self.schedule.inside)
+
+    def cancel(self, ident: str) -> bool:
+        """Nobody wants more of the request with this `Ticket.id`. False: there is none, or it has ended."""
+        return self.schedule.cancel(ident)
+
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generator[Event, None, None]:
         """Continue a prompt: yields `Prefill`, `Token` and `Tail` events and ends with a `Result`.
 
-        prompt      text or token ids
-        sampling    None: greedy
-        max_tokens  None: up to the end of the context
-        stop        strings that end the text; they are not part of it
-        markup      control tokens written out in a text prompt become control tokens; False: they stay text
-        ignore_eos  end-of-text tokens do not end the generation
-        marks       positions of the prompt up to which later ones will share it (`plait.cache.Mark`)
+        Prompt and options are those of `submit`. Nothing is computed before it is asked for, unless others wait.
         """
-        request = Request.of(
-            self,
-            prompt,
-            sampling=sampling if sampling is not None else Sampling(),
-            max_tokens=max_tokens,
-            stop=stop,
-            markup=markup,
-            ignore_eos=ignore_eos,
-            marks=marks,
-        )
-        return run_request(self, request)
+        return iter(self.take(Request.of(self, prompt, **options), stepwise=True))
 
-    async def agenerate(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        sampling: Sampling | None = None,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        markup: bool = True,
-        ignore_eos: bool = False,
-        marks: Sequence[Mark] = (),
-    ) -> AsyncIterator[Event]:
-        """`generate` for async code: each step runs in a worker thread."""
-        events = self.generate(
-            prompt,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            stop=stop,
-            markup=markup,
-            ignore_eos=ignore_eos,
-            marks=marks,
-        )
-        while (event := await asyncio.to_thread(next, events, None)) is not None:
-            yield event
+    def agenerate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> AsyncGenerator[Event, None]:
+        """`generate` for async code."""
+        return aiter(self.take(Request.of(self, prompt, **options), stepwise=True))
 
     def encode_chat(
         self,
@@ -320,7 +228,7 @@ class Engine:
             variables=variables,
         )
 
-    def chat(
+    def submit_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
@@ -331,34 +239,82 @@ class Engine:
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         ignore_eos: bool = False,
+        logprobs: int | None = None,
+        speculate: int | None = None,
         **variables: object,
-    ) -> Generator[Event, None, None]:
-        """Answer a chat: events as those of `generate`. Messages and the rest of the request as in `encode_chat`."""
-        return self.chats.chat(
-            messages,
-            tools=tools,
-            documents=documents,
-            template=template,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            stop=stop,
-            ignore_eos=ignore_eos,
-            variables=variables,
-        )
+    ) -> Ticket:
+        """`submit` for a chat. Messages and what belongs to them as in `encode_chat`, the rest as in `submit`."""
+        options: Options = {
+            "sampling": sampling,
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "ignore_eos": ignore_eos,
+            "logprobs": logprobs,
+            "speculate": speculate,
+        }
+        asked = {"tools": tools, "documents": documents, "template": template, "variables": variables}
+        return self.take(self.chats.request(messages, options, **asked))
 
-    def achat(self, messages: Sequence[Mapping[str, Any]], **request: Any) -> AsyncIterator[Event]:
-        """`chat` for async code: each step runs in a worker thread."""
-        return in_threads(self.chat(messages, **request))
+    def chat(self, messages: Sequence[Mapping[str, Any]], **request: Any) -> Generator[Event, None, None]:
+        """Answer a chat: events as those of `generate`, the request as that of `submit_chat`."""
+        return iter(self._chat(messages, request))
+
+    def achat(self, messages: Sequence[Mapping[str, Any]], **request: Any) -> AsyncGenerator[Event, None]:
+        """`chat` for async code."""
+        return aiter(self._chat(messages, request))
+
+    def _chat(self, messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> Ticket:
+        """What is no field of a chat request is a variable of the template."""
+        options = {name: request[name] for name in _CHAT if name in request}
+        asked = {name: request[name] for name in ("tools", "documents", "template") if name in request}
+        variables = {name: value for name, value in request.items() if name not in options and name not in asked}
+        made = self.chats.request(messages, cast("Options", options), **asked, variables=variables)
+        return self.take(made, stepwise=True)
 
     def stats(self) -> dict[str, object]:
-        """Bytes held: prepared weights, state by category (sequences and store together); the store; forms."""
+        """What is held and what is going on; answers at once, whatever the engine does.
+
+        weight_bytes     prepared weights
+        held             bytes of state by category, of sequences and store together
+        cache, forms     the prefix store; how many products each form of `ops.linear` serves
+        queued, running  requests
+        sequence_bytes   of `held` what requests and conversations hold, not only the store
+        sessions         conversations that are open
+        anchors          positions the store promises
+        tokens, prompt_tokens, requests, failed   generated, processed and ended since the engine was made
+        steps            calls of the model for requests
+        idle_seconds     since the last step, where there is something to do; 0.0 where there is not
+        """
+        schedule, cache, held = self.schedule, self.prefixes.stats(), self.model.pool.held()
+        done = schedule.progress
         return {
             "weight_bytes": self.model.weight_bytes,
-            "held": self.model.pool.held(),
-            "cache": self.prefixes.stats(),
+            "held": held,
+            "cache": cache,
             "forms": self.model.forms,
+            "queued": len(schedule.queue),
+            "running": len(schedule.running),
+            "sequence_bytes": sum(held.values()) - cache.bytes,
+            "sessions": self.cap.opened,
+            "anchors": sum(cache.anchors.values()),
+            "tokens": done.tokens,
+            "prompt_tokens": done.prompt,
+            "requests": done.ended,
+            "failed": done.failed,
+            "steps": done.steps,
+            "idle_seconds": done.idle(),
         }
 
     def clear_cache(self) -> None:
         """Forget all earlier prompts. Open sequences keep what they hold."""
-        self.prefixes.clear()
+        self.schedule.call_if_open(self.prefixes.clear)
+
+    def close(self) -> None:
+        """Cancel all requests and end the engine's thread; nothing more can be asked. Closing twice is fine."""
+        self.schedule.stop()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

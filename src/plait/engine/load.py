@@ -12,9 +12,10 @@ import torch
 
 from plait.blueprint.source import Source, open_model
 from plait.engine.chat.read import Templates, read_templates, templates_from_gguf
-from plait.engine.engine import Engine
+from plait.engine.engine import MOST, QUEUE, SEQUENCES, Engine
 from plait.engine.packages import packaged_weights
 from plait.engine.plan import MemoryPlan, memory_plan, refuse_weights
+from plait.engine.request import DRAFT, integer
 from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
 from plait.errors import TokenizerError, UnsupportedError, UsageError, fault
 from plait.runtime.model import Model, Numbers
@@ -116,6 +117,7 @@ class Opened:
 
     cap    bytes of weights and all state, None: no cap
     cache  bytes of state of earlier prompts
+    queue, sequences, speculate   as for `load`
     """
 
     source: Source
@@ -125,6 +127,9 @@ class Opened:
     device: torch.device
     cap: int | None
     cache: int
+    queue: int = QUEUE
+    sequences: int = SEQUENCES
+    speculate: int = 0
 
     def tokens(self, prompt: str, *, markup: bool = True) -> list[int]:
         """Token ids of a prompt, as `Engine.generate` makes them. TokenizerError: there is no tokenizer."""
@@ -153,7 +158,15 @@ class Opened:
         built = Model(blueprint, weights, self.numbers, self.device, progress)
         room = self.cache if self.cap is None else min(self.cache, self.cap - built.weight_bytes)
         return Engine(
-            built, self.tokenizer, self.cap, cache=room, weights=_named(weights), templates=self.templates
+            built,
+            self.tokenizer,
+            self.cap,
+            cache=room,
+            weights=_named(weights),
+            templates=self.templates,
+            queue=self.queue,
+            sequences=self.sequences,
+            speculate=self.speculate,
         )
 
 
@@ -165,6 +178,9 @@ def opened(
     device: str | torch.device = "cpu",
     memory: int | str | None = None,
     cache: int | str = CACHE,
+    queue: int = QUEUE,
+    sequences: int = SEQUENCES,
+    speculate: int = 0,
 ) -> Opened:
     """Find MODEL and read all but its weights. The options are those of `load`."""
     weights_dtype = _dtype(dtype, "dtype")
@@ -172,6 +188,9 @@ def opened(
     place = _device(device)
     cap = None if memory is None else _bytes(memory, "memory", 1)
     budget = _bytes(cache, "cache", 0)
+    queue = integer(queue, "queue", 0, MOST)
+    sequences = integer(sequences, "sequences", 1, MOST)
+    speculate = integer(speculate, "speculate", 0, DRAFT + 1)
     source = _located(open_model(model))
     tokenizer: Tokenizer | TokenizerError
     try:
@@ -183,7 +202,7 @@ def opened(
         templates = _templates(source)
     except TokenizerError as error:
         templates = error
-    return Opened(source, tokenizer, templates, numbers, place, cap, budget)
+    return Opened(source, tokenizer, templates, numbers, place, cap, budget, queue, sequences, speculate)
 
 
 def load(
@@ -194,6 +213,9 @@ def load(
     device: str | torch.device = "cpu",
     memory: int | str | None = None,
     cache: int | str = CACHE,
+    queue: int = QUEUE,
+    sequences: int = SEQUENCES,
+    speculate: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """Open MODEL, read its weights, build the engine.
@@ -205,9 +227,22 @@ def load(
     memory    cap in bytes (or "8GiB") on weights and all state; None: no cap
     cache     bytes (or "1GiB") of state of earlier prompts kept for later ones that begin alike; 0: none. Under a cap
               it gives way to what is asked for
+    queue     requests that may wait beside those that run; more are refused (QueueFull)
+    sequences requests that run together at most
+    speculate guess up to so many tokens ahead where a text repeats itself, for requests that do not say; 0: not
     progress  called with (layers done, layers) while weights are read
 
     A model without a usable tokenizer loads all the same; what needs text then raises TokenizerError.
     """
-    found = opened(model, dtype=dtype, kv_dtype=kv_dtype, device=device, memory=memory, cache=cache)
+    found = opened(
+        model,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=device,
+        memory=memory,
+        cache=cache,
+        queue=queue,
+        sequences=sequences,
+        speculate=speculate,
+    )
     return found.engine(progress)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from plait.errors import PlaitError, UsageError, fault
 
-__all__ = ["Candidates", "Choice", "Sampler", "Sampling", "candidates", "uniform"]
+__all__ = ["Candidates", "Choice", "Sampler", "Sampling", "candidates", "leading", "uniform"]
 
 _WORD: Final = 2**64
 _FIRST_SORTED: Final = 1024  # top-p sorts this many tokens first, and eight times more as long as they do not reach p
@@ -196,6 +196,18 @@ def candidates(logits: NDArray[np.float64], sampling: Sampling, counts: Mapping[
     return Candidates(tokens, weights)
 
 
+def leading(logits: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    """The `count` most probable tokens of a row, all if there are no more: (token, logprob as in `Choice`).
+
+    The most probable first; of equal ones the lower id. `logits` as for `Sampler.choose`; those at -inf are left out.
+    """
+    row = _row(logits)
+    chosen = _largest(row, count)
+    order = chosen[np.argsort(-row[chosen], kind="stable")]
+    peak, rest = _scale(row)
+    return tuple((int(token), float(row[token]) - peak - rest) for token in order if row[token] > -np.inf)
+
+
 def _row(logits: torch.Tensor) -> NDArray[np.float64]:
     """[vocabulary] float64 in host memory; everything after it is numpy, whose sums do not depend on threads."""
     if logits.dim() != 1 or logits.numel() == 0 or not logits.is_floating_point():
@@ -272,10 +284,19 @@ def _pick(weights: NDArray[np.float64], fraction: float) -> int:
 
 
 def _logprob(row: NDArray[np.float64], token: int) -> float:
-    """Log softmax of the row at `token`. The exponentials are float32, their sum float64: good to about 1e-6."""
+    """Log softmax of the row at `token`."""
+    peak, rest = _scale(row)
+    return float(row[token]) - peak - rest
+
+
+def _scale(row: NDArray[np.float64]) -> tuple[float, float]:
+    """(largest value, log of the sum of exponentials relative to it).
+
+    The exponentials are float32, their sum float64: good to about 1e-6.
+    """
     peak = float(row.max())
     weights = np.exp((row - peak).astype(np.float32))
-    return float(row[token]) - peak - math.log(float(weights.sum(dtype=np.float64)))
+    return peak, math.log(float(weights.sum(dtype=np.float64)))
 
 
 def _number(field: str, value: object, rule: str, *, low: float, high: float = math.inf) -> float:

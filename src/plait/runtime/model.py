@@ -25,11 +25,12 @@ from plait.runtime.steps.call import Call, Step
 from plait.runtime.steps.stream import Logits
 from plait.runtime.weight_source import WeightSource
 
-__all__ = ["CALL_ROWS", "Model", "Numbers"]
+__all__ = ["CALL_ROWS", "Model", "Numbers", "Want"]
 
 # Longer calls are cut: scratch stays small and an interrupt is noticed within one piece.
 CALL_ROWS: Final = 512
 
+Want = Literal["last", "all", "none"]
 Progress = Callable[[int, int], None]
 MakeBuilder = Callable[[Blueprint, WeightSource, Numbers, torch.device, SlabPool], Builder]
 
@@ -113,21 +114,25 @@ class Model:
             self.run([Span(session, again)], want="none")
 
     @torch.inference_mode()
-    def run(self, spans: Sequence[Span], want: Literal["last", "all", "none"] = "last") -> list[Tensor]:
+    def run(self, spans: Sequence[Span], want: Want | Sequence[Want] = "last") -> list[Tensor]:
         """One ragged call: advances every session by its span and returns logits per span, float32.
 
         What a session cannot take is refused before any work is done. A call of more than `CALL_ROWS` tokens runs in
         pieces; if one fails or is interrupted, the sessions stand where the pieces before it left them.
 
-        want  `last`: [1, vocabulary] of each span's last token; `all`: [n, vocabulary]; `none`: [0, vocabulary]
+        want  `last`: [1, vocabulary] of each span's last token; `all`: [n, vocabulary]; `none`: [0, vocabulary]; or
+              one of them for each span
         """
+        wants = [want] * len(spans) if isinstance(want, str) else list(want)
+        if len(wants) != len(spans):
+            raise UsageError(fault("want", expected=f"one for each of {len(spans)} spans", found=len(wants)))
         for span in spans:
             self._check(span)
         if len({id(span.session) for span in spans}) != len(spans):
             raise UsageError("a session stands twice in one call")
         rows: list[list[Tensor]] = [[] for _ in spans]
         for piece in _pieces(spans):
-            self._piece(piece, want, rows)
+            self._piece(piece, wants, rows)
         empty = torch.empty(0, self.blueprint.vocabulary)
         return [found[0] if len(found) == 1 else torch.cat(found) if found else empty for found in rows]
 
@@ -139,14 +144,14 @@ class Model:
                 raise UsageError(f"token id {token} is outside the vocabulary of {self.blueprint.vocabulary}")
         span.session.check(len(span.tokens))
 
-    def _piece(self, piece: Iterable[tuple[int, Span, bool]], want: str, rows: list[list[Tensor]]) -> None:
+    def _piece(self, piece: Iterable[tuple[int, Span, bool]], wants: Sequence[Want], rows: list[list[Tensor]]) -> None:
         parts = list(piece)
         spans = tuple(span for _, span, _ in parts)
         try:
             for span in spans:
                 span.session.prepare(len(span.tokens))
             h, scratch = self._forward(spans)
-            wanted = _wanted(parts, want)
+            wanted = _wanted(parts, wants)
             at = 0
             if wanted:
                 logits = self._logits(_chosen(h, [row for _, own in wanted for row in own])).float()
@@ -213,11 +218,11 @@ class Model:
         return self._plan[1]
 
 
-def _wanted(parts: Sequence[tuple[int, Span, bool]], want: str) -> list[tuple[int, range]]:
+def _wanted(parts: Sequence[tuple[int, Span, bool]], wants: Sequence[Want]) -> list[tuple[int, range]]:
     """Rows of a call whose logits are asked for: (index of the span, its rows)."""
     found, start = list[tuple[int, range]](), 0
     for index, span, ends in parts:
-        stop = start + len(span.tokens)
+        stop, want = start + len(span.tokens), wants[index]
         if want == "all":
             found.append((index, range(start, stop)))
         elif want == "last" and ends:

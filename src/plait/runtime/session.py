@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -152,6 +152,15 @@ class Session:
         made.runs = tuple(run.fork(self.position) for run in self.runs)
         made.values = tuple(value.fork() for value in self.values)
         return made
+
+    def parts(self) -> Iterator[Slab | Value]:
+        """Every slab and value this session holds."""
+        for run in self.runs:
+            yield from run.slabs
+        for held in self.values:
+            yield from (
+                value for value in (held.now, held.next, *(base for _, base in held.bases)) if value is not None
+            )
 
     def held(self) -> dict[str, int]:
         """Bytes this session holds, by category; `returns`: values of earlier positions, to go back to."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plait.engine.chat.format import ChatFormat, ChatPrompt
 from plait.engine.chat.read import Templates
 from plait.engine.chat.replies import Replies
-from plait.engine.events import Event, Token
-from plait.engine.sampling import Sampling
+from plait.engine.request import Options, Request
 from plait.engine.tokenizer import Tokenizer
 from plait.errors import TokenizerError, UsageError
 
 if TYPE_CHECKING:
     from plait.engine.engine import Engine
 
-__all__ = ["Chats", "in_threads"]
+__all__ = ["Chats"]
 
 
 class Chats:
@@ -56,47 +54,16 @@ class Chats:
         """Its tokens alone; fields as `ChatFormat.encode`."""
         return self.format.encode(messages, replies=self.replies, **request)
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        sampling: Sampling | None,
-        max_tokens: int | None,
-        stop: str | Sequence[str],
-        ignore_eos: bool,
-        **request: Any,
-    ) -> Generator[Event, None, None]:
-        """Answer a chat. The request is checked here, the work is done as the events are taken."""
+    def request(self, messages: Sequence[Mapping[str, Any]], options: Options, **request: Any) -> Request:
+        """A checked request for the answer to a chat, which is remembered however it ends."""
         prompt = self.prompt(messages, **request)
-        events = self._engine.generate(
-            prompt.tokens,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            stop=stop,
-            ignore_eos=ignore_eos,
-            marks=prompt.marks,
-        )
-        return self._remembering(list(messages), events)
+        chat = list(messages)
+        tokenizer, replies = self._engine.tokenizer, self.replies
 
-    def _remembering(
-        self, messages: Sequence[Mapping[str, Any]], events: Generator[Event, None, None]
-    ) -> Generator[Event, None, None]:
-        tokens: list[int] = []
-        try:
-            for event in events:
-                if isinstance(event, Token):
-                    tokens.append(event.id)
-                yield event
-        finally:
+        def ended(tokens: tuple[int, ...]) -> None:
             # An answer that was stopped stays in the history as far as it came.
-            events.close()
-            self.replies.remember(self._engine.tokenizer, messages, tokens)
+            replies.remember(tokenizer, chat, tokens)
 
-
-async def in_threads(events: Generator[Event, None, None]) -> AsyncIterator[Event]:
-    """Events for async code: each step runs in a worker thread."""
-    try:
-        while (event := await asyncio.to_thread(next, events, None)) is not None:
-            yield event
-    finally:
-        events.close()
+        asked = options.copy()
+        asked["marks"] = prompt.marks
+        return Request.of(self._engine, prompt.tokens, ended=ended, **asked)

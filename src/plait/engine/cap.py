@@ -1,0 +1,110 @@
+"""The memory cap: what is promised to sequences that run, what open ones hold, and what is left."""
+
+from __future__ import annotations
+
+from plait.engine.prefix import Prefixes
+from plait.errors import PlaitError, fault
+from plait.runtime.model import CALL_ROWS, Model
+from plait.runtime.session import Session
+from plait.units import binary_bytes
+
+__all__ = ["Cap"]
+
+
+class Cap:
+    """Bytes of weights and all state under one cap, None: no cap.
+
+    What runs has claims: bounds on what it will hold. Conversations are open and count what they hold; they grow by
+    asking. The engine's thread alone changes claims and open sessions.
+    """
+
+    def __init__(self, model: Model, prefixes: Prefixes, cap: int | None, cache: int) -> None:
+        """`cache`: bytes the prefix store may hold where there is room."""
+        self._model = model
+        self._prefixes = prefixes
+        self._cap = cap
+        self._cache = cache
+        self._claims: dict[int, int] = {}
+        self._open: dict[int, Session] = {}
+
+    def most(self, length: int) -> int:
+        """A bound on the state of a sequence on its way to `length` tokens."""
+        return self._model.pool.most(min(length, self._model.blueprint.max_context), CALL_ROWS)
+
+    def refuse(self, length: int) -> None:
+        """PlaitError: `length` tokens would not fit if nothing else ran."""
+        self._check(length, self._open_bytes(None))
+
+    def fits(self, length: int) -> bool:
+        """`length` tokens fit beside what runs."""
+        if self._cap is None:
+            return True
+        return self._model.weight_bytes + self._taken(None) + self.most(length) <= self._cap
+
+    def claim(self, owner: object, length: int) -> None:
+        """Promise the room for `length` tokens until `release`. PlaitError: they do not fit beside what runs."""
+        self._check(length, self._taken(None))
+        self._claims[id(owner)] = self.most(length)
+        self._give_way(0, None)
+
+    def release(self, owner: object) -> None:
+        """The owner of a claim, if it has one, holds nothing more."""
+        self._claims.pop(id(owner), None)
+
+    def open(self, session: Session) -> None:
+        """A session stays open; what it holds counts until it is closed."""
+        self._open[id(session)] = session
+
+    def close(self, session: Session) -> None:
+        """It is closed."""
+        self._open.pop(id(session), None)
+
+    @property
+    def opened(self) -> int:
+        """How many sessions are open beside what runs."""
+        return len(self._open)
+
+    def grow(self, session: Session, length: int) -> None:
+        """An open session goes on to `length` tokens. PlaitError: they do not fit."""
+        self._check(length, self._taken(session))
+        self._give_way(self.most(length), session)
+
+    def more(self, count: int, what: str) -> None:
+        """PlaitError: `count` more bytes of state do not fit."""
+        if self._cap is None:
+            return
+        needed = self._model.weight_bytes + self._taken(None) + count
+        if needed > self._cap:
+            found = f"{binary_bytes(needed)} with the weights and the sequences that are open"
+            raise PlaitError(fault(what, expected=f"at most {binary_bytes(self._cap)}, the memory cap", found=found))
+        self._give_way(count, None)
+
+    def _check(self, length: int, others: int) -> None:
+        if self._cap is None:
+            return
+        needed = self._model.weight_bytes + others + self.most(length)
+        if needed > self._cap:
+            beside = "the weights and the sequences that are open" if others else "the weights"
+            raise PlaitError(
+                f"{length} tokens need {binary_bytes(needed)} with {beside}, "
+                f"the memory cap is {binary_bytes(self._cap)}"
+            )
+
+    def _give_way(self, count: int, but: Session | None) -> None:
+        """What is known of earlier prompts gives way to what runs, and to `count` bytes beside."""
+        if self._cap is not None:
+            room = self._cap - self._model.weight_bytes - self._taken(but) - count
+            self._prefixes.make_room(max(0, min(self._cache, room)))
+
+    def _taken(self, but: Session | None) -> int:
+        return sum(self._claims.values()) + self._open_bytes(but)
+
+    def _open_bytes(self, but: Session | None) -> int:
+        """Bytes that open sessions hold, but for one; what several share counts once."""
+        parts = {
+            id(part): part.nbytes
+            for session in tuple(self._open.values())
+            if session is not but
+            for part in session.parts()
+        }
+        return sum(parts.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -74,7 +74,7 @@ def command(
         repeat=repeat,
         memory=READ_BYTES if area is None else area,
     )
-    options = {} if dtype is None else {"dtype": dtype}
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
     found = opened(model, kv_dtype=kv_dtype, cache=0, **options)
     work.check(found.source.blueprint.max_context)
     made = bench(found.engine(), found.source, work, _progress if sys.stderr.isatty() else None)

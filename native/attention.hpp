@@ -7,6 +7,7 @@
 
 
 #include "kernels.hpp"
+#include "memory.hpp"
 #include "simd.hpp"
 
 namespace PLAIT_LEVEL {
@@ -117,17 +118,6 @@ static void gather_queries(const Tile& tile, float* q, long padded) {
     }
 }
 
-// Memory that is written before it is read. Nothing of the standard library that has code of its own is used here: the
-// linker keeps one copy of it, maybe the one compiled for a processor this is not.
-template <class T>
-struct Memory {
-    T* held;
-    explicit Memory(long n) : held(new T[n]) {}
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    ~Memory() { delete[] held; }
-    T* data() { return held; }
-};
 using Room = Memory<float>;
 using Addresses = Memory<const void*>;
 

@@ -46,6 +46,62 @@ struct Product {
     Activation activation;
 };
 
+// The rows of one sequence in a call, and its layer's value: `now` before them (null: zeros), `next` after them.
+struct Span {
+    long rows;
+    const float* now;
+    float* next;
+};
+
+// The gated delta rule with what prepares its inputs. Sequences lie end to end.
+struct Delta {
+    const float* qkv;    // [rows, (2 key_heads) key_dim + value_heads value_dim]: queries, keys, values
+    const float* beta;   // [rows, value_heads], before the sigmoid
+    const float* decay;  // [rows, value_heads]: log of what is kept = -rate softplus(decay + bias)
+    const float* rate;   // [value_heads]
+    const float* bias;
+    float* y;  // [rows, value_heads, value_dim]
+    const Span* spans;  // values [value_heads, key_dim, value_dim]
+    long count, qkv_stride, beta_stride, decay_stride;
+    long key_heads, value_heads, key_dim, value_dim;
+    float eps, scale;  // of the lengths of queries and keys; factor on the queries
+};
+
+// y[t] = activation(sum over i of weight[i] x[t - kernel + 1 + i]), each channel by itself.
+struct Convolution {
+    const float* x;       // [rows, channels], row stride `x_stride`
+    const float* weight;  // [kernel, channels]
+    float* y;             // [rows, channels]
+    const Span* spans;    // values: the last kernel - 1 inputs, [channels, kernel - 1]
+    long count, x_stride, channels, kernel;
+    bool activated;
+    Activation activation;
+};
+
+// y = norm(x) * activation(gate) of heads; the norm is that of rms_norm.
+struct HeadGate {
+    const float* x;       // [rows, heads, width], row stride `x_stride`
+    const float* gate;    // [rows, heads, width] or, with `per_head`, [rows, heads]; row stride `gate_stride`
+    const float* weight;  // [width] or null
+    float* y;             // [rows, heads, width]
+    long x_stride, gate_stride, rows, heads, width;
+    float eps;
+    bool normed, per_head;
+    Activation activation;
+};
+
+// h += norm(y), or y itself; then, where `out` is not null, out = norm(h). Norms are those of rms_norm.
+struct Join {
+    float* h;        // [rows, width]
+    const float* y;  // [rows, width], row stride `y_stride`
+    const float* y_weight;  // [width] or null
+    const float* weight;
+    float* out;  // [rows, width] or null
+    long y_stride, rows, width;
+    float y_eps, eps;
+    bool y_normed;
+};
+
 struct Kernels {
     const char* name;
     // W packed: panels of 16 outputs, [panel][in][16]
@@ -59,6 +115,12 @@ struct Kernels {
     void (*heads)(const Heads&);
     // y [rows, width] = activation(x[:, :width]) * x[:, width:2 width]
     void (*gated)(Activation activation, const float* x, long x_stride, float* y, long rows, long width);
+    void (*delta)(const Delta&);
+    void (*convolution)(const Convolution&);
+    void (*gate)(const HeadGate&);
+    void (*join)(const Join&);
+    // y [rows, width] = cap tanh(x / cap)
+    void (*softcap)(const float* x, float* y, long rows, long width, float cap);
 };
 
 extern const Kernels portable_kernels;

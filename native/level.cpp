@@ -1,5 +1,8 @@
 // All kernels of one level; compiled once for each, with PLAIT_LEVEL and the flags of that level.
 #include "attention.hpp"
+#include "convolution.hpp"
+#include "delta.hpp"
+#include "joins.hpp"
 #include "kernels.hpp"
 #include "linear.hpp"
 #include "rows.hpp"
@@ -15,6 +18,7 @@ extern const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels);
 const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels) = {
     PLAIT_TEXT(PLAIT_LEVEL), PLAIT_LEVEL::linear_f32, PLAIT_LEVEL::linear_bf16,
     PLAIT_LEVEL::attention,  PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::heads,       PLAIT_LEVEL::gated,
+    PLAIT_LEVEL::delta,      PLAIT_LEVEL::convolution, PLAIT_LEVEL::gate_heads, PLAIT_LEVEL::join_rows, PLAIT_LEVEL::softcap,
 };
 
 }  // namespace plait

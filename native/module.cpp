@@ -21,4 +21,6 @@ NB_MODULE(_native, m) {
     bind_rows(native);
     bind_measure(m);
     bind_program(m, native);
+    bind_delta(native);
+    bind_joins(native);
 }

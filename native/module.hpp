@@ -44,5 +44,7 @@ void bind_attention(Bound& native);
 void bind_rows(Bound& native);
 void bind_measure(nb::module_& m);
 void bind_program(nb::module_& m, Bound& native);
+void bind_delta(Bound& native);
+void bind_joins(Bound& native);
 
 }  // namespace plait

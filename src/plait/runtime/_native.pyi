@@ -40,6 +40,67 @@ class Native:
         width: int,
     ) -> None: ...
     def gated(self, activation: int, x: int, x_stride: int, y: int, rows: int, width: int) -> None: ...
+    def softcap(self, x: int, y: int, rows: int, width: int, cap: float) -> None: ...
+    def gate(
+        self,
+        activation: int,
+        x: int,
+        x_stride: int,
+        gate: int,
+        gate_stride: int,
+        per_head: bool,
+        normed: bool,
+        weight: int,
+        eps: float,
+        y: int,
+        rows: int,
+        heads: int,
+        width: int,
+    ) -> None: ...
+    def join(
+        self,
+        h: int,
+        y: int,
+        y_stride: int,
+        y_normed: bool,
+        y_weight: int,
+        y_eps: float,
+        weight: int,
+        eps: float,
+        out: int,
+        rows: int,
+        width: int,
+    ) -> None: ...
+    def delta(
+        self,
+        qkv: int,
+        qkv_stride: int,
+        beta: int,
+        beta_stride: int,
+        decay: int,
+        decay_stride: int,
+        rate: int,
+        bias: int,
+        y: int,
+        sequences: list[int],
+        key_heads: int,
+        value_heads: int,
+        key_dim: int,
+        value_dim: int,
+        eps: float,
+        scale: float,
+    ) -> None: ...
+    def convolution(
+        self,
+        x: int,
+        x_stride: int,
+        weight: int,
+        y: int,
+        sequences: list[int],
+        channels: int,
+        kernel: int,
+        activation: int,
+    ) -> None: ...
     def attention(
         self,
         queries: int,

@@ -25,7 +25,7 @@ def add_attention(build: Builder, index: int, mixer: Attention) -> None:
     else:
         _attend(build, index, mixer)
     if mixer.gate is not None:
-        build.add(GateHeads(mixer.gate.activation, mixer.heads, mixer.gate.per == "head"))
+        build.add(GateHeads(mixer.gate.activation, mixer.heads))
     build.add(Project("y", build.linear([f"{role}.output"]), build.biases([f"{role}.output_bias"]), (("y", 0, None),)))
 
 

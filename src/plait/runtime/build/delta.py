@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plait.blueprint.spec import GatedDeltaNet
 from plait.runtime.build.builder import Builder
+from plait.runtime.ops.gated_delta import DeltaShape
 from plait.runtime.steps.delta import Convolve, DeltaRule, NormGate
 from plait.runtime.steps.stream import Project
 
@@ -27,11 +28,7 @@ def add_delta(build: Builder, index: int, mixer: GatedDeltaNet) -> None:
         DeltaRule(
             layer=index,
             value_class=build.pool.value_of("recurrent"),
-            key_heads=mixer.key_heads,
-            value_heads=mixer.value_heads,
-            key_dim=mixer.key_dim,
-            value_dim=mixer.value_dim,
-            l2_eps=mixer.l2_eps,
+            shape=DeltaShape(mixer.key_heads, mixer.value_heads, mixer.key_dim, mixer.value_dim, mixer.l2_eps),
             rate=build.vector(f"{role}.decay_log").exp(),
             bias=build.vector(f"{role}.time_step_bias"),
         )

@@ -12,10 +12,10 @@ from plait.blueprint.spec import Rope
 from plait.blueprint.state import SLAB
 from plait.errors import PlaitError, fault
 from plait.runtime.lower import Place, address
-from plait.runtime.ops.activation import activate
 from plait.runtime.ops.attention import attention
 from plait.runtime.ops.attention_native import STORES
 from plait.runtime.ops.heads import ready_heads
+from plait.runtime.ops.joins import gate_heads
 from plait.runtime.ops.norm import rms_norm
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.session import Span
@@ -247,11 +247,8 @@ class GateHeads(Step):
 
     activation: str
     heads: int
-    per_head: bool
 
     def __call__(self, call: Call) -> None:
-        y, g = call.registers["y"], activate(self.activation, call.registers["g"])
-        if self.per_head:
-            call.registers["y"] = (y.view(y.shape[0], self.heads, -1) * g[..., None]).flatten(1)
-        else:
-            call.registers["y"] = y * g
+        y = call.registers["y"]
+        heads = y.view(y.shape[0], self.heads, -1)
+        call.registers["y"] = gate_heads(heads, call.registers["g"], self.activation, None)

@@ -18,6 +18,13 @@ using At = std::pair<long, long>;  // a Place
 
 Place place(At at) { return {at.first, at.second}; }
 
+std::vector<Matrix> matrices(const std::vector<std::pair<Address, long>>& given) {
+    std::vector<Matrix> made;
+    made.reserve(given.size());
+    for (const auto& [data, stride] : given) made.push_back({at<float>(data), stride});
+    return made;
+}
+
 void bind_ragged(nb::module_& m) {
     nb::class_<Ragged>(m, "Ragged")
         .def(nb::init<>())
@@ -50,13 +57,10 @@ void bind_program(nb::module_& m, Bound& native) {
     nb::class_<Program>(m, "Program")
         .def_prop_ro("operations", [](const Program& p) { return p.operations.size(); })
         .def("run",
-             [](const Program& p, const Ragged& call, long rows, Address scratch, const std::vector<long>& widths,
+             [](const Program& p, const Ragged& call, long rows, const std::vector<std::pair<Address, long>>& own,
                 const std::vector<std::pair<Address, long>>& tensors) {
                  nb::gil_scoped_release released;
-                 std::vector<Matrix> others;
-                 others.reserve(tensors.size());
-                 for (const auto& [data, stride] : tensors) others.push_back({at<float>(data), stride});
-                 return p.run(call, rows, at<float>(scratch), widths, std::move(others));
+                 return p.run({p.kernels, call, rows, matrices(own), matrices(tensors)});
              })
         .def("norm",
              [](Program& p, At x, At y, Address weight, float eps, long groups, long width) {

@@ -143,15 +143,7 @@ std::unique_ptr<Operation> ready_heads(Place x, Place y, Place cosine, Place sin
     return std::make_unique<Ready>(x, y, cosine, sine, shape);
 }
 
-long Program::run(const Ragged& call, long rows, float* scratch, const std::vector<long>& widths,
-                  std::vector<Matrix> others) const {
-    Frame frame{kernels, call, rows, {}, std::move(others)};
-    frame.own.reserve(widths.size());
-    for (long width : widths) {
-        frame.own.push_back({scratch, width});
-        // Whole cache lines: buffers begin where vectors do.
-        scratch += (rows * width + 15) / 16 * 16;
-    }
+long Program::run(const Frame& frame) const {
     for (std::size_t i = 0; i < operations.size(); ++i)
         if (!operations[i]->run(frame)) return long(i);
     return -1;

@@ -1,8 +1,7 @@
 // A part of a step plan as a list of operations that run in one call.
 //
-// Operations read and write registers: matrices of one row for each token of the call, in buffers. The program's own
-// buffers lie in a scratch area, each [rows, width]; others are tensors of the caller. An operation is told where things
-// are by a Frame and keeps nothing of a call.
+// Operations read and write registers: matrices of one row for each token of the call, in buffers of the program's own
+// or in tensors of the caller. An operation is told where things are by a Frame and keeps nothing of a call.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +58,7 @@ struct Frame {
     const Kernels& kernels;
     const Ragged& call;
     long rows;
-    std::vector<Matrix> own, others;
+    std::vector<Matrix> own, others;  // buffers, the caller's tensors
     Matrix operator[](Place p) const {
         const Matrix& m = p.buffer < 0 ? others[-1 - p.buffer] : own[p.buffer];
         return {m.data + p.column, m.stride};
@@ -75,7 +74,6 @@ struct Operation {
     virtual ~Operation() = default;
 };
 
-// `widths` of the buffers, in elements; a buffer begins where those before it end.
 struct Program {
     const Kernels& kernels;
     std::vector<std::unique_ptr<Operation>> operations;
@@ -84,8 +82,7 @@ struct Program {
     Program& operator=(const Program&) = delete;
     void add(std::unique_ptr<Operation> made) { operations.push_back(std::move(made)); }
     // -1: done; otherwise the operation that could not.
-    long run(const Ragged& call, long rows, float* scratch, const std::vector<long>& widths,
-             std::vector<Matrix> others) const;
+    long run(const Frame& frame) const;
 };
 
 // Attention of one layer over the slabs of a class, whose rows it stores first where they are its own.

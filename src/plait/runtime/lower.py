@@ -1,8 +1,9 @@
 """Steps become operations of native programs, where they can.
 
 A `Lowering` goes through a plan once. Each step is asked to add its operations (`Step.lower`); one that says no stays
-in Python, and the operations before and after it are programs of their own. Registers are places in buffers of a
-scratch area, [rows, width] each; a register that a Python step wrote is read as the tensor it is.
+in Python, and the operations before and after it are programs of their own. Registers are places in buffers, matrices of
+one row for each token; a register that a Python step wrote is read as the tensor it is. Buffers lie in slots of a
+scratch area, and a slot serves one after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from plait.runtime._native import Native, Prepared, Program
     from plait.runtime.steps.call import Step
 
-__all__ = ["Lowering", "NativePart", "Output", "Place", "address"]
+__all__ = ["Buffer", "Lowering", "NativePart", "Output", "Place", "address"]
 
 # Registers of a program's own, which no Python step sees, begin with this.
 _HIDDEN: Final = "_"
@@ -53,6 +54,14 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Buffer:
+    """A matrix [rows, width] that begins where its slot does."""
+
+    slot: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """A register that a program leaves for the steps after it."""
 
@@ -78,16 +87,19 @@ class NativePart:
 class Lowering:
     """What steps are given to add their operations to.
 
-    pool    of the sessions' slabs and values
-    widths  of the buffers, elements of a row
-    tables  rotations, in the order the programs count them in
-    parts   the plan: programs, and steps that stay in Python
+    kernels  make the programs
+    pool     of the sessions' slabs and values
+    buffers  of all programs
+    slots    elements a row of each, those of its widest buffer
+    tables   rotations, in the order the programs count them in
+    parts    the plan: programs, and steps that stay in Python
     """
 
     def __init__(self, kernels: Native, pool: SlabPool, hidden: int) -> None:
         self.kernels = kernels
         self.pool = pool
-        self.widths: list[int] = []
+        self.buffers: list[Buffer] = []
+        self.slots: list[int] = []
         self.tables: list[RopeTable] = []
         self.parts: list[NativePart | Step] = []
         self._hidden = hidden
@@ -135,13 +147,21 @@ class Lowering:
 
     def write(self, name: str, width: int, heads: int | None = None) -> Place:
         """A new place for a register. Never one that an operation may still read by a name."""
-        free = next((b for b in self._free if self.widths[b] == width), None)
-        if free is None:
-            free = len(self.widths)
-            self.widths.append(width)
-        else:
-            self._free.remove(free)
-        return self.bind(name, Place(free, 0, width, heads))
+        buffer = Buffer(self._slot(width), width)
+        if buffer not in self.buffers:
+            self.buffers.append(buffer)
+        return self.bind(name, Place(self.buffers.index(buffer), 0, width, heads))
+
+    def _slot(self, width: int) -> int:
+        """A free slot for rows of `width`: the smallest that is wide enough, else the widest, which grows."""
+        if not self._free:
+            self.slots.append(width)
+            return len(self.slots) - 1
+        enough = [slot for slot in self._free if self.slots[slot] >= width]
+        best = min(enough, key=self.slots.__getitem__) if enough else max(self._free, key=self.slots.__getitem__)
+        self._free.remove(best)
+        self.slots[best] = max(self.slots[best], width)
+        return best
 
     def bind(self, name: str, place: Place) -> Place:
         """A register stands at a place of another one."""
@@ -155,7 +175,7 @@ class Lowering:
             held = self._places.pop(name, None)
             self._bound.pop(name, None)
             if held is not None and all(place.buffer != held.buffer for place in self._places.values()):
-                self._free.append(held.buffer)
+                self._free.append(self.buffers[held.buffer].slot)
 
     def prepared(self, linear: Linear, activation: str | None = None) -> Prepared | None:
         """A product as programs call it, None: this form stays in Python. `activation`: of a gated product."""

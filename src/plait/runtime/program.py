@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plait.errors import PlaitError, fault
 from plait.runtime.kernels import native, takes
-from plait.runtime.lower import Lowering, NativePart, Output
+from plait.runtime.lower import Buffer, Lowering, NativePart, Output
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.attend import TOO_LARGE
 from plait.runtime.steps.call import Call, Step
@@ -45,18 +45,19 @@ class Plan:
         self.steps = steps
         self.parts = tuple(lowering.parts)
         self._pool = pool
-        self._widths = tuple(lowering.widths)
+        self._slots = tuple(lowering.slots)
+        self._buffers = tuple(lowering.buffers)
         self._tables = tuple(lowering.tables)
         self._scratch: list[Tensor] = []
 
     def scratch_elements(self, rows: int) -> int:
         """Of the buffers of a call."""
-        return sum(_whole(rows * width) for width in self._widths)
+        return sum(_whole(rows * width) for width in self._slots)
 
     def __call__(self, call: Call) -> Scratch:
         """Run the steps. Registers may lie in the scratch: who has read them gives it back."""
         rows = call.rows
-        scratch = Scratch(self, self._take(rows), rows, self._widths)
+        scratch = Scratch(self, self._take(rows), rows, self._slots, self._buffers)
         ragged = self._ragged(call)
         for part in self.parts:
             if isinstance(part, NativePart):
@@ -100,14 +101,18 @@ class Plan:
 class Scratch:
     """The buffers of one call."""
 
-    __slots__ = ("_area", "_ends", "_plan", "_rows", "_widths")
+    __slots__ = ("_area", "_buffers", "_own", "_plan", "_rows", "_starts")
 
-    def __init__(self, plan: Plan, area: Tensor, rows: int, widths: tuple[int, ...]) -> None:
+    def __init__(
+        self, plan: Plan, area: Tensor, rows: int, slots: tuple[int, ...], buffers: tuple[Buffer, ...]
+    ) -> None:
         self._plan = plan
         self._area = area
         self._rows = rows
-        self._widths = widths
-        self._ends = list(accumulate((_whole(rows * width) for width in widths), initial=0))
+        self._buffers = buffers
+        self._starts = list(accumulate((_whole(rows * width) for width in slots), initial=0))
+        at = area.data_ptr()
+        self._own = [(at + 4 * self._starts[buffer.slot], buffer.width) for buffer in buffers]
 
     def give_back(self) -> None:
         """Nobody reads the call's registers any more: the next call may have the scratch."""
@@ -117,7 +122,7 @@ class Scratch:
         """One program. PlaitError: keys or values are beyond what float16 holds."""
         tensors = [_flat(call.registers[name]) for name in part.inputs]
         places = [(tensor.data_ptr(), tensor.stride(0)) for tensor in tensors]
-        failed = part.program.run(ragged, self._rows, self._area.data_ptr(), self._widths, places)
+        failed = part.program.run(ragged, self._rows, self._own, places)
         if failed >= 0:
             raise PlaitError(fault(f"layer {part.layers[failed]}: {TOO_LARGE[0]}", advice=TOO_LARGE[1]))
         for output in part.outputs:
@@ -126,7 +131,8 @@ class Scratch:
     def _view(self, output: Output) -> Tensor:
         """A register as Python's steps see it."""
         place = output.place
-        stride, width, at = self._widths[place.buffer], place.width, self._ends[place.buffer] + place.column
+        buffer, width = self._buffers[place.buffer], place.width
+        stride, at = buffer.width, self._starts[buffer.slot] + place.column
         assert width is not None
         if place.heads is None:
             return self._area.as_strided((self._rows, width), (stride, 1), at)

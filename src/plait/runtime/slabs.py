@@ -67,7 +67,7 @@ class Slab:
     `address` is where it lies in memory.
     """
 
-    __slots__ = ("_class", "_pool", "address", "data", "holders", "views")
+    __slots__ = ("_class", "_pool", "_views", "address", "data", "holders")
 
     def __init__(self, pool: SlabPool, slab_class: SlabClass) -> None:
         self._pool = pool
@@ -75,11 +75,18 @@ class Slab:
         self.holders = 1
         self.data = torch.zeros(slab_class.elements, dtype=pool.dtype, device=pool.device)
         self.address = self.data.data_ptr()
-        self.views: dict[int, tuple[Tensor, ...]] = {
-            layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.dim) for p in places)
-            for layer, places in slab_class.places.items()
-        }
+        self._views: dict[int, tuple[Tensor, ...]] | None = None
         pool.count(slab_class.category, self.nbytes)
+
+    @property
+    def views(self) -> dict[int, tuple[Tensor, ...]]:
+        """Made when first asked for: native programs read at the address."""
+        if self._views is None:
+            self._views = {
+                layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.dim) for p in places)
+                for layer, places in self._class.places.items()
+            }
+        return self._views
 
     @property
     def nbytes(self) -> int:

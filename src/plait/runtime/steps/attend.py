@@ -154,6 +154,7 @@ class Attend(Step):
             address(self.sinks),
             store,
         )
+        plan.drop("_heads", "_heads0", "_heads1", "_values")
         return True
 
     def _ready(self, plan: Lowering, dim: int, kv_heads: int) -> tuple[Place, Place]:

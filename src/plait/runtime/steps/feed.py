@@ -65,6 +65,7 @@ class Feed(Step):
         plan.program.product(inner.at, target.at, down)
         if self.down_bias is not None:
             plan.program.add_vector(target.at, address(self.down_bias), down.out)
+        plan.drop("_both", "_inner")
         return True
 
     def _rows(self, x: Tensor) -> Tensor:

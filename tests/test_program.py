@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tiny
@@ -11,8 +12,10 @@ import torch
 import plait
 from plait.runtime import kernels
 from plait.runtime.lower import NativePart
+from plait.runtime.model import CALL_ROWS
 from plait.runtime.session import Span
 from plait.runtime.steps.call import Step
+from plait.runtime.weight_plan import weight_plan
 
 pytestmark = pytest.mark.skipif(kernels.native() is None, reason="torch computes here")
 
@@ -98,3 +101,38 @@ def test_logits_of_several_sequences_are_views_of_one_product(engines):
     made = model.run([Span(first, (1, 2, 3)), Span(second, (4,))])
     assert [x.shape for x in made] == [(1, model.blueprint.vocabulary)] * 2
     assert made[0].untyped_storage().data_ptr() == made[1].untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("name", tiny.SETTINGS)
+def test_scratch_is_in_the_memory_plan(engines, name):
+    model = engines[name].model
+    plan = weight_plan(model.blueprint, model.numbers, model.device)
+    assert 4 * model.plan().scratch_elements(CALL_ROWS) <= plan.rows
+
+
+@pytest.mark.parametrize("kv", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_other_types_have_the_bits_of_their_steps(kv, dtype, tmp_path):
+    model = plait.load(tiny.save("gemma3", tmp_path), dtype=dtype, kv_dtype=kv, cache=0).model
+    expected = _without_programs(model, lambda: _company(model))
+    assert all(torch.equal(a, b) for a, b in zip(_company(model), expected, strict=True))
+
+
+@pytest.mark.parametrize(("kv", "dtype"), [("float64", "float64"), ("float32", "float16")])
+def test_types_that_no_kernel_has_stay_in_python(kv, dtype, tmp_path):
+    model = plait.load(tiny.save("llama", tmp_path), dtype=dtype, kv_dtype=kv, cache=0).model
+    assert dtype != "float64" or model.plan() is None
+    made = _one(model)
+    assert torch.equal(made, _without_programs(model, lambda: _one(model)))
+
+
+def _one(model):
+    return model.run([Span(model.session(), tuple(tiny.tokens(9)))], want="all")[0]
+
+
+def test_calls_from_several_threads_have_scratch_of_their_own(engines):
+    model = engines["gemma3"].model
+    expected = _one(model)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: _one(model), range(24)))
+    assert all(torch.equal(made, expected) for made in found)

@@ -1,14 +1,14 @@
 """Steps become operations of native programs, where they can.
 
 A `Lowering` goes through a plan once. Each step is asked to add its operations (`Step.lower`); one that says no stays
-in Python, and the operations before and after it are programs of their own. Registers are places in buffers, matrices of
-one row for each token; a register that a Python step wrote is read as the tensor it is. Buffers lie in slots of a
+in Python, and the operations before and after it are programs of their own. Registers are places in buffers, matrices
+of one row for each token; a register that a Python step wrote is read as the tensor it is. Buffers lie in slots of a
 scratch area, and a slot serves one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +21,10 @@ from plait.runtime.ops.rope import RopeTable
 from plait.runtime.slabs import SlabPool
 
 if TYPE_CHECKING:
-    from plait.runtime._native import Native, Prepared, Program
+    from plait.runtime._native import Prepared, Program
     from plait.runtime.steps.call import Step
 
-__all__ = ["Buffer", "Lowering", "NativePart", "Output", "Place", "address"]
+__all__ = ["Buffer", "Lowering", "NativePart", "Output", "Place"]
 
 # Registers of a program's own, which no Python step sees, begin with this.
 _HIDDEN: Final = "_"
@@ -87,7 +87,7 @@ class NativePart:
 class Lowering:
     """What steps are given to add their operations to.
 
-    kernels  make the programs
+    make     begins a program
     pool     of the sessions' slabs and values
     buffers  of all programs
     slots    elements a row of each, those of its widest buffer
@@ -95,8 +95,8 @@ class Lowering:
     parts    the plan: programs, and steps that stay in Python
     """
 
-    def __init__(self, kernels: Native, pool: SlabPool, hidden: int) -> None:
-        self.kernels = kernels
+    def __init__(self, make: Callable[[], Program], pool: SlabPool, hidden: int) -> None:
+        self._make = make
         self.pool = pool
         self.buffers: list[Buffer] = []
         self.slots: list[int] = []
@@ -109,7 +109,7 @@ class Lowering:
 
     def _begin(self) -> None:
         """An empty program: it knows no register yet."""
-        self.program = self.kernels.program()
+        self.program = self._make()
         self._inputs: list[str] = []
         self._bound: dict[str, Place] = {}
         self._turned: dict[int, tuple[Place, Place]] = {}
@@ -198,14 +198,13 @@ class Lowering:
         """The operation that is added next stores rows of a layer."""
         self._layers[self.program.operations] = layer
 
+    def address(self, vector: Tensor | None) -> int:
+        """Where a float32 vector lies, 0 where there is none. The step keeps it.
 
-def address(tensor: Tensor | None) -> int:
-    """Where a float32 vector lies, 0 where there is none. The caller keeps it.
-
-    ValueError: elements of another type, or not side by side.
-    """
-    if tensor is None:
-        return 0
-    if tensor.dtype != torch.float32 or not tensor.is_contiguous():
-        raise ValueError(f"a native program reads float32 vectors, this is {tensor.dtype} {tensor.stride()}")
-    return tensor.data_ptr()
+        ValueError: elements of another type, or not side by side.
+        """
+        if vector is None:
+            return 0
+        if vector.dtype != torch.float32 or not vector.is_contiguous():
+            raise ValueError(f"a native program reads float32 vectors, this is {vector.dtype} {vector.stride()}")
+        return vector.data_ptr()

@@ -39,7 +39,7 @@ class Plan:
     """Steps, those that can lowered into programs. Calls may come from several threads: each has scratch of its own."""
 
     def __init__(self, steps: Sequence[Step], kernels: Native, pool: SlabPool, hidden: int) -> None:
-        lowering = Lowering(kernels, pool, hidden)
+        lowering = Lowering(kernels.program, pool, hidden)
         lowering.take(steps)
         # The programs hold addresses in the steps' tensors.
         self.steps = steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -19,13 +19,19 @@ from plait.blueprint.spec import Blueprint
 from plait.blueprint.tensors import inventory
 from plait.dtypes import BY_NAME
 from plait.runtime.build.builder import Builder, Numbers
+from plait.runtime.kernels import native
+from plait.runtime.lower import Lowering, NativePart
 from plait.runtime.model import CALL_ROWS, Model
 from plait.runtime.ops.linear import Linear, prepared_bytes
 from plait.runtime.packed import PIECE, Packed
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import EndLayer, Step
 from plait.runtime.steps.mixture import Mix
+from plait.runtime.steps.stream import Embed
 from plait.runtime.weight_source import WeightSource
+
+if TYPE_CHECKING:
+    from plait.runtime._native import Prepared, Program
 
 __all__ = ["WeightPlan", "weight_plan"]
 
@@ -44,7 +50,8 @@ class WeightPlan:
 
     prepared  of the prepared weights, exactly: the `weight_bytes` of the model
     loading   the most that prepared weights, and those being prepared, take while they are read
-    rows      about what the registers of one call of `CALL_ROWS` tokens take, attention's scores apart
+    rows      about what the registers of one call of `CALL_ROWS` tokens take, attention's scores apart; exactly the
+              scratch of native programs
     """
 
     prepared: int
@@ -63,10 +70,16 @@ def weight_plan(blueprint: Blueprint, numbers: Numbers, device: torch.device) ->
         return counts[-1]
 
     with _Joined():
-        Model(blueprint, _Shapes(blueprint), numbers, _HERE, builder=counting)
+        model = Model(blueprint, _Shapes(blueprint), numbers, _HERE, builder=counting)
     (made,) = counts
     streams = 1 if blueprint.altup is None else blueprint.altup.streams
     width = int(_BESIDE * made.widest) + _STREAMS * streams * blueprint.hidden
+    if native() is not None and device.type == "cpu" and numbers.compute == torch.float32:
+        lowering = _Planning(model.pool, blueprint.hidden)
+        lowering.take(model.steps)
+        # The embedding always stays in Python: its rows are the stream.
+        python = any(not isinstance(part, NativePart | Embed) for part in lowering.parts)
+        width = sum(lowering.slots) + (width if python else blueprint.hidden)
     rows = (CALL_ROWS * width + 2 * blueprint.vocabulary) * numbers.compute.itemsize
     return WeightPlan(made.bytes, made.peak, rows)
 
@@ -110,12 +123,47 @@ class _Shapes:
         return Packed(BY_NAME["f32"], self.dense(role, torch.float32), self._shapes[role])
 
 
+class _Nowhere:
+    """A program that keeps no operation."""
+
+    operations = 1
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """What a lowered step asks of a product."""
+
+    out: int
+
+
+class _Planning(Lowering):
+    """Finds the slots of a plan whose products are planned."""
+
+    def __init__(self, pool: SlabPool, hidden: int) -> None:
+        super().__init__(lambda: cast("Program", _Nowhere()), pool, hidden)
+
+    def prepared(self, linear: Linear, activation: str | None = None) -> Prepared | None:
+        if not isinstance(linear, _Planned) or not linear.native:
+            return None
+        return cast("Prepared", _Product(linear.out_features if activation is None else linear.out_features // 2))
+
+    def address(self, vector: Tensor | None) -> int:
+        return 0
+
+
 @dataclass(slots=True)
 class _Planned:
-    """A product that is not made."""
+    """A product that is not made.
+
+    native  programs will be able to call it
+    """
 
     out_features: int
     nbytes: int
+    native: bool
     form: str = "planned"
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -170,7 +218,8 @@ class _Counting(Builder):
 
     def _count(self, weight: Tensor, joined: bool) -> Linear:
         rows, columns = weight.shape
-        made = _Planned(rows, prepared_bytes(rows, columns, weight.dtype, self._target))
+        lowers = weight.dtype in (torch.float32, torch.bfloat16)
+        made = _Planned(rows, prepared_bytes(rows, columns, weight.dtype, self._target), lowers)
         self.bytes += made.nbytes
         self.forms[made.form] = self.forms.get(made.form, 0) + 1
         dense = weight.numel() * weight.element_size() * (2 if joined else 1)

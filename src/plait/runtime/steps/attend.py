@@ -11,7 +11,7 @@ from torch import Tensor
 from plait.blueprint.spec import Rope
 from plait.blueprint.state import SLAB
 from plait.errors import PlaitError, fault
-from plait.runtime.lower import Place, address
+from plait.runtime.lower import Place
 from plait.runtime.ops.attention import attention
 from plait.runtime.ops.attention_native import STORES
 from plait.runtime.ops.heads import ready_heads
@@ -151,7 +151,7 @@ class Attend(Step):
             0 if self.window is None else self.window,
             self.scale,
             0.0 if self.cap is None else self.cap,
-            address(self.sinks),
+            plan.address(self.sinks),
             store,
         )
         plan.drop("_heads", "_heads0", "_heads1", "_values")
@@ -166,7 +166,7 @@ class Attend(Step):
             made = [plan.write(f"_heads{i}", (stop - start) * dim) for i, (_, start, stop) in enumerate(parts)]
             for place, (_, start, stop) in zip(made, parts, strict=True):
                 source = qk.part(start * dim, (stop - start) * dim)
-                weight = address(norms.weight[start:stop])
+                weight = plan.address(norms.weight[start:stop])
                 plan.program.norm(source.at, place.at, weight, norms.eps, 1, (stop - start) * dim)
             for place, (_, start, stop) in zip(made, parts, strict=True):
                 self._turn(plan, place, place, None, stop - start, dim)
@@ -176,7 +176,7 @@ class Attend(Step):
         else:
             ready = plan.write("_heads", heads * dim)
             if self.rope is None and norms is not None:
-                plan.program.norm(qk.at, ready.at, address(norms.weight), norms.eps, heads, dim)
+                plan.program.norm(qk.at, ready.at, plan.address(norms.weight), norms.eps, heads, dim)
             else:
                 self._turn(plan, qk, ready, norms, heads, dim)
         return ready.part(0, self.heads * dim), ready.part(self.heads * dim if self.stores else 0, kv_heads * dim)
@@ -191,7 +191,7 @@ class Attend(Step):
             y.at,
             cosine.at,
             sine.at,
-            0 if norms is None else address(norms.weight),
+            0 if norms is None else plan.address(norms.weight),
             0.0 if norms is None else norms.eps,
             self.rope.pairs,
             self.rope.start,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from plait.runtime.lower import address
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS, gated
 from plait.runtime.ops.linear import Linear, Native
 from plait.runtime.ops.sparse import keep_largest
@@ -57,14 +56,14 @@ class Feed(Step):
         both = inner = plan.write("_both", fused.out)
         plan.program.product(source.at, both.at, fused)
         if self.fused_bias is not None:
-            plan.program.add_vector(both.at, address(self.fused_bias), fused.out)
+            plan.program.add_vector(both.at, plan.address(self.fused_bias), fused.out)
         if not self.in_turn:
             inner = plan.write("_inner", self.width)
             plan.program.gated(both.at, inner.at, NATIVE_ACTIVATIONS[self.activation], self.width)
         target = plan.write("y", down.out)
         plan.program.product(inner.at, target.at, down)
         if self.down_bias is not None:
-            plan.program.add_vector(target.at, address(self.down_bias), down.out)
+            plan.program.add_vector(target.at, plan.address(self.down_bias), down.out)
         plan.drop("_both", "_inner")
         return True
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from plait.runtime.lower import address
 from plait.runtime.ops.activation import softcap
 from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import layer_norm, rms_norm
@@ -58,9 +57,9 @@ class Normalise(Step):
             return False
         source = plan.read(self.source)
         target = plan.write(self.target, width)
-        plan.program.norm(source.at, target.at, address(self.weight), self.eps, 1, width)
+        plan.program.norm(source.at, target.at, plan.address(self.weight), self.eps, 1, width)
         if self.bias is not None:
-            plan.program.add_vector(target.at, address(self.bias), width)
+            plan.program.add_vector(target.at, plan.address(self.bias), width)
         return True
 
 
@@ -99,7 +98,7 @@ class Project(Step):
         made = plan.write("_product", product.out)
         plan.program.product(source.at, made.at, product)
         if self.bias is not None:
-            plan.program.add_vector(made.at, address(self.bias), product.out)
+            plan.program.add_vector(made.at, plan.address(self.bias), product.out)
         start = 0
         for name, width, heads in self.targets:
             width = product.out if width == 0 else width

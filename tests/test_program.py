@@ -107,7 +107,7 @@ def test_logits_of_several_sequences_are_views_of_one_product(engines):
 def test_scratch_is_in_the_memory_plan(engines, name):
     model = engines[name].model
     plan = weight_plan(model.blueprint, model.numbers, model.device)
-    assert 4 * model.plan().scratch_elements(CALL_ROWS) <= plan.rows
+    assert 4 * model.plan().scratch_elements(CALL_ROWS) < plan.rows
 
 
 @pytest.mark.parametrize("kv", ["float32", "bfloat16", "float16"])

@@ -73,14 +73,16 @@ def weight_plan(blueprint: Blueprint, numbers: Numbers, device: torch.device) ->
         model = Model(blueprint, _Shapes(blueprint), numbers, _HERE, builder=counting)
     (made,) = counts
     streams = 1 if blueprint.altup is None else blueprint.altup.streams
-    width = int(_BESIDE * made.widest) + _STREAMS * streams * blueprint.hidden
+    width = _STREAMS * streams * blueprint.hidden
+    beside = int(_BESIDE * made.widest)
     if native() is not None and device.type == "cpu" and numbers.compute == torch.float32:
         lowering = _Planning(model.pool, blueprint.hidden)
         lowering.take(model.steps)
-        # The embedding always stays in Python: its rows are the stream.
-        python = any(not isinstance(part, NativePart | Embed) for part in lowering.parts)
-        width = sum(lowering.slots) + (width if python else blueprint.hidden)
-    rows = (CALL_ROWS * width + 2 * blueprint.vocabulary) * numbers.compute.itemsize
+        width += sum(lowering.slots)
+        # What the embedding makes is as wide as the stream.
+        if all(isinstance(part, NativePart | Embed) for part in lowering.parts):
+            beside = 0
+    rows = (CALL_ROWS * (width + beside) + 2 * blueprint.vocabulary) * numbers.compute.itemsize
     return WeightPlan(made.bytes, made.peak, rows)
 
 

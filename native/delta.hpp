@@ -95,9 +95,6 @@ struct Piece {
     float* to;           // the state after them
 };
 
-PLAIT_INLINE Vec load_upto(const float* p, long n) { return n >= LANES ? load(p) : load_n(p, int(n)); }
-PLAIT_INLINE void store_upto(float* p, Vec x, long n) { n >= LANES ? store(p, x) : store_n(p, x, int(n)); }
-
 // Columns [first, first + columns) of value head `head`, at most VECS vectors of them; the last may be incomplete.
 // With S the state, k and q a row's key and query, d what is kept: S^T k and S^T q are read before S changes, then
 // delta = beta (v - d S^T k), o = d S^T q + (q . k) delta, S = d S + k delta^T. The change of one row and the reading
@@ -142,11 +139,16 @@ PLAIT_INLINE void columns_of(const Ready& ready, const Piece& piece, long head, 
             store_upto(y + c * LANES, fma(match, delta[c], mul(kept, read_q[c])), left[c]);
         }
         if (t + 1 == piece.rows) {
-            for (long i = 0; i < d.key_dim; ++i) {
-                float* to = piece.to + state + i * d.value_dim;
+            float* to = piece.to + state;
+            // Nobody reads it before the layer's next call, and by then it has left the caches.
+            bool whole = columns == VECS * LANES && reinterpret_cast<std::uintptr_t>(to) % 64 == 0 &&
+                         d.value_dim % LANES == 0;
+            for (long i = 0; i < d.key_dim; ++i, to += d.value_dim) {
                 Vec ki = set1(k[i]);
-                for (int c = 0; c < VECS; ++c)
-                    store_upto(to + c * LANES, fma(ki, delta[c], mul(kept, load(tile + (i * VECS + c) * LANES))), left[c]);
+                for (int c = 0; c < VECS; ++c) {
+                    Vec s = fma(ki, delta[c], mul(kept, load(tile + (i * VECS + c) * LANES)));
+                    whole ? stream(to + c * LANES, s) : store_upto(to + c * LANES, s, left[c]);
+                }
             }
             return;
         }
@@ -216,6 +218,7 @@ static void delta(const plait::Delta& d) {
                 long first = item % slices * slice, head = item / slices % d.value_heads;
                 const Piece& piece = found.data()[item / slices / d.value_heads];
                 columns_of(ready, piece, head, first, smaller(slice, d.value_dim - first), tile.data());
+                drain();
             }
         }
     }

@@ -20,9 +20,9 @@ PLAIT_INLINE void gate_one(const plait::HeadGate& g, const float* from, const fl
         store(first, activate(g.activation, load(first)));
     }
     for (long i = 0; i < g.width; i += LANES) {
-        int n = int(smaller(LANES, g.width - i));
-        Vec factor = g.per_head ? set1(first[0]) : activate(g.activation, load_n(gate + i, n));
-        store_n(to + i, mul(load_n(from + i, n), factor), n);
+        long n = g.width - i;
+        Vec factor = g.per_head ? set1(first[0]) : activate(g.activation, load_upto(gate + i, n));
+        store_upto(to + i, mul(load_upto(from + i, n), factor), n);
     }
 }
 
@@ -48,8 +48,8 @@ static void join_rows(const plait::Join& j) {
                 y = held.data();
             }
             for (long i = 0; i < j.width; i += LANES) {
-                int n = int(smaller(LANES, j.width - i));
-                store_n(h + i, add(load_n(h + i, n), load_n(y + i, n)), n);
+                long n = j.width - i;
+                store_upto(h + i, add(load_upto(h + i, n), load_upto(y + i, n)), n);
             }
             if (j.out != nullptr) norm_one(h, j.weight, j.eps, j.out + r * j.width, j.width);
         }
@@ -63,8 +63,8 @@ static void softcap(const float* x, float* y, long rows, long width, float cap) 
     for (long item = 0; item < rows * vecs; ++item) {
         long i = item % vecs * LANES;
         long at = item / vecs * width + i;
-        int n = int(smaller(LANES, width - i));
-        store_n(y + at, mul(tanh(div(load_n(x + at, n), set1(cap))), set1(cap)), n);
+        long n = width - i;
+        store_upto(y + at, mul(tanh(div(load_upto(x + at, n), set1(cap))), set1(cap)), n);
     }
 }
 

@@ -102,6 +102,13 @@ struct Join {
     bool y_normed;
 };
 
+// The largest number of a row and its lowest index; nothing of the two where one is no number.
+struct Peak {
+    long index;
+    float value;
+    bool broken;
+};
+
 struct Kernels {
     const char* name;
     // W packed: panels of 16 outputs, [panel][in][16]
@@ -121,6 +128,11 @@ struct Kernels {
     void (*join)(const Join&);
     // y [rows, width] = cap tanh(x / cap)
     void (*softcap)(const float* x, float* y, long rows, long width, float cap);
+    void (*peak)(const float* row, long n, Peak* found);
+    // The sum of e^(x - peak)
+    double (*sum_exp)(const float* row, long n, float peak);
+    // most[16 g + lane] = the largest of x[16 t + lane], t in [g depth, (g + 1) depth); n a multiple of 16 depth
+    void (*maxima)(const float* row, long n, long depth, float* most);
 };
 
 extern const Kernels portable_kernels;

@@ -23,4 +23,5 @@ NB_MODULE(_native, m) {
     bind_program(m, native);
     bind_delta(native);
     bind_joins(native);
+    bind_sample(native);
 }

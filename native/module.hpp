@@ -46,5 +46,6 @@ void bind_measure(nb::module_& m);
 void bind_program(nb::module_& m, Bound& native);
 void bind_delta(Bound& native);
 void bind_joins(Bound& native);
+void bind_sample(Bound& native);
 
 }  // namespace plait

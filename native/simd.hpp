@@ -57,6 +57,9 @@ PLAIT_INLINE Vec low_halves(const std::uint16_t* p) {
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
 }
+// Past the caches: what is written is not read soon. p is aligned to 64 bytes; `drain` before others may read.
+PLAIT_INLINE void stream(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
+PLAIT_INLINE void drain() { _mm_sfence(); }
 PLAIT_INLINE void store8(float* p, Vec a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a.v)); }
 // Adds lanes 8..15 to lanes 0..7: the first step of every sum over lanes.
 PLAIT_INLINE __m256 fold8(Vec a) {
@@ -122,6 +125,11 @@ PLAIT_INLINE __m256 high8(const std::uint16_t* p) {
 PLAIT_INLINE Vec low_halves(const std::uint16_t* p) { return {low8(p), low8(p + 16)}; }
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) { return {high8(p), high8(p + 16)}; }
 PLAIT_INLINE __m256 fold8(Vec x) { return _mm256_add_ps(x.a, x.b); }
+PLAIT_INLINE void stream(float* p, Vec x) {
+    _mm256_stream_ps(p, x.a);
+    _mm256_stream_ps(p + 8, x.b);
+}
+PLAIT_INLINE void drain() { _mm_sfence(); }
 
 #else
 
@@ -166,6 +174,8 @@ PLAIT_INLINE Vec where_less(Vec x, Vec y, Vec b, Vec a) { PLAIT_EACH(x.f[i] < y.
 PLAIT_INLINE Vec load_bf16(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[i]) << 16)); }
 PLAIT_INLINE Vec load_f16(const std::uint16_t* p) { PLAIT_EACH(f16_to_float(p[i])); }
 PLAIT_INLINE Vec low_halves(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[2 * i]) << 16)); }
+PLAIT_INLINE void stream(float* p, Vec a) { std::memcpy(p, a.f, sizeof a.f); }
+PLAIT_INLINE void drain() {}
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[2 * i + 1]) << 16)); }
 
 #endif
@@ -204,6 +214,10 @@ PLAIT_INLINE void sum4(Vec a, Vec b, Vec c, Vec d, float* out) {
 }
 
 #endif
+
+// The first n of 16 elements, the rest zeros; whole vectors the short way.
+PLAIT_INLINE Vec load_upto(const float* p, long n) { return n >= LANES ? load(p) : load_n(p, int(n)); }
+PLAIT_INLINE void store_upto(float* p, Vec x, long n) { n >= LANES ? store(p, x) : store_n(p, x, int(n)); }
 
 PLAIT_INLINE float highest(Vec a) {
     float held[16];

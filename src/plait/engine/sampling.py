@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plait.engine.shortlist import NativeRow
 from plait.errors import PlaitError, UsageError, fault
 
 __all__ = ["Candidates", "Choice", "Sampler", "Sampling", "candidates", "leading", "uniform"]
@@ -147,10 +148,13 @@ class Sampler:
         Raises PlaitError for logits of another shape or type, with a NaN, a +inf or nothing above -inf; for a position
         out of range; for counts that are negative or of a token outside the vocabulary.
         """
-        raw = _row(logits)
-        found = candidates(raw, self.sampling, counts)
+        row = NativeRow.of(logits)
+        found = None if row is None else _among_few(row, self.sampling, counts)
+        if found is None:
+            raw = _row(logits)
+            found = candidates(raw, self.sampling, counts, row)
         token = int(found.tokens[_pick(found.weights, uniform(self.seed, position))])
-        return Choice(token, _logprob(raw, token))
+        return Choice(token, _logprob(raw, token) if row is None else row.logprob(token))
 
 
 def uniform(seed: int, position: int) -> float:
@@ -167,11 +171,14 @@ def uniform(seed: int, position: int) -> float:
     return math.ldexp(word >> 11, -53)
 
 
-def candidates(logits: NDArray[np.float64], sampling: Sampling, counts: Mapping[int, int]) -> Candidates:
+def candidates(
+    logits: NDArray[np.float64], sampling: Sampling, counts: Mapping[int, int], row: NativeRow | None = None
+) -> Candidates:
     """What is left of a row after all transforms, in the order the module states.
 
     logits  [vocabulary] float64; left as they are
     counts  as for `Sampler.choose`; temperature 0 leaves the one token that greedy decoding takes
+    row     the same logits as the kernels read them, None: they do not
 
     Raises PlaitError as `Sampler.choose` does.
     """
@@ -188,7 +195,9 @@ def candidates(logits: NDArray[np.float64], sampling: Sampling, counts: Mapping[
     with np.errstate(over="ignore", under="ignore"):  # a tiny temperature sends all but the largest to exp(-inf) = 0
         weights = np.exp((scores[tokens] - peak) / sampling.temperature)
     if sampling.top_p < 1.0:
-        kept = _nucleus(scores[tokens], weights, sampling.top_p)
+        # The kernels know the raw logits of all tokens.
+        whole = row if scores is logits and len(tokens) == len(logits) else None
+        kept = _nucleus(scores[tokens], weights, sampling.top_p, whole)
         tokens, weights = tokens[kept], weights[kept]
     if sampling.min_p > 0.0:
         likely = weights >= sampling.min_p  # the most probable token, never filtered so far, has weight 1
@@ -206,6 +215,26 @@ def leading(logits: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
     order = chosen[np.argsort(-row[chosen], kind="stable")]
     peak, rest = _scale(row)
     return tuple((int(token), float(row[token]) - peak - rest) for token in order if row[token] > -np.inf)
+
+
+def _among_few(row: NativeRow, sampling: Sampling, counts: Mapping[int, int]) -> Candidates | None:
+    """`candidates` of a row, looked for among few of its tokens; None: it takes the whole row, or that is refused."""
+    if sampling.penalised:
+        _check_counts(counts, len(row.values))
+    tokens = row.shortlist(sampling, counts)
+    if tokens is None:
+        return None
+    seen = [token for token, count in counts.items() if count > 0] if sampling.penalised else []
+    places = np.searchsorted(tokens, seen).tolist()
+    try:
+        found = candidates(
+            row.values[tokens].astype(np.float64),
+            sampling,
+            {place: counts[token] for place, token in zip(places, seen, strict=True)},
+        )
+    except PlaitError:  # to be said of the whole row
+        return None
+    return Candidates(tokens[found.tokens], found.weights)
 
 
 def _row(logits: torch.Tensor) -> NDArray[np.float64]:
@@ -233,10 +262,7 @@ def _peak(row: NDArray[np.float64], what: str) -> float:
 
 def _penalised(row: NDArray[np.float64], sampling: Sampling, counts: Mapping[int, int]) -> NDArray[np.float64]:
     """[vocabulary] scores, in a new array; they may hold +inf where a penalty overflows."""
-    expected = f"token ids in [0, {len(row)}) with counts in [0, 2**63)"
-    for token, count in counts.items():
-        if not 0 <= token < len(row) or not 0 <= count < 2**63:
-            raise PlaitError(fault("counts of generated tokens", expected=expected, found=f"{token}: {count}"))
+    _check_counts(counts, len(row))
     seen = [token for token, count in counts.items() if count > 0]
     times = np.array([counts[token] for token in seen], dtype=np.float64)
     places = np.array(seen, dtype=np.int64)
@@ -248,6 +274,13 @@ def _penalised(row: NDArray[np.float64], sampling: Sampling, counts: Mapping[int
     scores = row.copy()
     scores[places] = values
     return scores
+
+
+def _check_counts(counts: Mapping[int, int], size: int) -> None:
+    expected = f"token ids in [0, {size}) with counts in [0, 2**63)"
+    for token, count in counts.items():
+        if not 0 <= token < size or not 0 <= count < 2**63:
+            raise PlaitError(fault("counts of generated tokens", expected=expected, found=f"{token}: {count}"))
 
 
 def _largest(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
@@ -262,12 +295,15 @@ def _largest(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return np.flatnonzero(keep)
 
 
-def _nucleus(scores: NDArray[np.float64], weights: NDArray[np.float64], share: float) -> NDArray[np.int64]:
+def _nucleus(
+    scores: NDArray[np.float64], weights: NDArray[np.float64], share: float, row: NativeRow | None
+) -> NDArray[np.int64]:
     """Ascending indices of the smallest set of largest scores whose weights reach `share` of the sum of weights."""
     goal = share * float(weights.sum())
     sorted_count = _FIRST_SORTED
     while True:
-        leading = _largest(scores, sorted_count)
+        few = None if row is None else row.few(sorted_count)
+        leading = _largest(scores, sorted_count) if few is None else few
         order = leading[np.argsort(-scores[leading], kind="stable")]
         reached = np.cumsum(weights[order])
         if reached[-1] >= goal or len(order) == len(scores):

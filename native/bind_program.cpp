@@ -99,6 +99,17 @@ void bind_program(nb::module_& m, Bound& native) {
                  h.adjacent = adjacent;
                  p.add(ready_heads(place(x), place(y), place(cosine), place(sine), h));
              })
+        .def("route",
+             [](Program& p, At logits, At chosen, At weights, const Routing& routing) {
+                 p.add(route_rows(place(logits), place(chosen), place(weights), routing));
+             })
+        .def("mix",
+             [](Program& p, At x, At chosen, At weights, At y, long active, int activation,
+                const std::vector<std::pair<std::shared_ptr<Prepared>, std::shared_ptr<Prepared>>>& experts) {
+                 MixPlan plan{place(x), place(chosen), place(weights), place(y), active, Activation(activation), {}};
+                 for (const auto& [fused, down] : experts) plan.experts.push_back({fused, down});
+                 p.add(mix(std::move(plan)));
+             })
         .def("attend", [](Program& p, At queries, At keys, At values, At out, bool stores, long slab_class,
                           long keys_at, long values_at, long heads, long kv_heads, long dim, long v_dim, long window,
                           float scale, float cap, Address sinks, int store) {

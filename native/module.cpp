@@ -24,4 +24,5 @@ NB_MODULE(_native, m) {
     bind_delta(native);
     bind_joins(native);
     bind_sample(native);
+    bind_mixture(m);
 }

@@ -47,5 +47,6 @@ void bind_program(nb::module_& m, Bound& native);
 void bind_delta(Bound& native);
 void bind_joins(Bound& native);
 void bind_sample(Bound& native);
+void bind_mixture(nb::module_& m);
 
 }  // namespace plait

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "mixture.hpp"
 #include "prepared.hpp"
 
 namespace plait {
@@ -97,6 +98,17 @@ struct AttendPlan {
     Store store;
 };
 
+// A mixture of experts: rows of x visit the `active` experts that `chosen` names, by their numbers as floats.
+struct MixPlan {
+    struct Expert {
+        std::shared_ptr<Prepared> fused, down;  // gate and up side by side
+    };
+    Place x, chosen, weights, y;
+    long active;
+    Activation activation;
+    std::vector<Expert> experts;
+};
+
 std::unique_ptr<Operation> norm_rows(Place x, Place y, const float* weight, float eps, long groups, long width);
 std::unique_ptr<Operation> add_rows(Place to, Place x, long width);
 std::unique_ptr<Operation> add_vector(Place to, const float* vector, long width);
@@ -107,5 +119,7 @@ std::unique_ptr<Operation> gate_rows(Place x, Place y, Activation activation, lo
 std::unique_ptr<Operation> fetch_turns(Place cosine, Place sine, long table, long pairs);
 std::unique_ptr<Operation> ready_heads(Place x, Place y, Place cosine, Place sine, const Heads& shape);
 std::unique_ptr<Operation> attend(const AttendPlan& plan);
+std::unique_ptr<Operation> route_rows(Place logits, Place chosen, Place weights, const Routing& shape);
+std::unique_ptr<Operation> mix(MixPlan plan);
 
 }  // namespace plait

@@ -142,6 +142,21 @@ class Ragged:
 
 _At = tuple[int, int]
 
+class Routing:
+    def __init__(
+        self,
+        experts: int,
+        active: int,
+        groups: int,
+        kept_groups: int,
+        softmax: bool,
+        renormalise: bool,
+        scale: float,
+        bias: int,
+        factors: int,
+    ) -> None: ...
+    def __call__(self, logits: int, logits_stride: int, chosen: int, weights: int, rows: int) -> None: ...
+
 class Program:
     @property
     def operations(self) -> int: ...
@@ -168,6 +183,17 @@ class Program:
         adjacent: bool,
         groups: int,
         width: int,
+    ) -> None: ...
+    def route(self, logits: _At, chosen: _At, weights: _At, routing: Routing) -> None: ...
+    def mix(
+        self,
+        x: _At,
+        chosen: _At,
+        weights: _At,
+        y: _At,
+        active: int,
+        activation: int,
+        experts: list[tuple[Prepared, Prepared]],
     ) -> None: ...
     def attend(
         self,

@@ -6,16 +6,20 @@ Registers: `experts` and `weights` [n, active] hold the choice of a layer, exper
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Router
-from plait.runtime.ops.activation import activate, gated
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS, activate, gated
 from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import rms_norm
-from plait.runtime.ops.router import route
+from plait.runtime.ops.router import native_routing, route
 from plait.runtime.steps.call import Call, Step
+
+if TYPE_CHECKING:
+    from plait.runtime.lower import Lowering
 
 __all__ = ["Expert", "GateRows", "Mix", "Route", "Sum"]
 
@@ -41,6 +45,25 @@ class Route(Step):
             x = rms_norm(x, *self.norm)
         experts, weights = route(self.linear(x), self.active, self.router, self.bias, self.factors)
         call.registers["experts"], call.registers["weights"] = experts, weights
+
+    def lower(self, plan: Lowering) -> bool:
+        product = plan.prepared(self.linear)
+        if product is None:
+            return False
+        source = plan.read(self.source)
+        if self.norm is not None:
+            weight, eps = self.norm
+            normed = plan.write("_normed", weight.shape[0])
+            plan.program.norm(source.at, normed.at, plan.address(weight), eps, 1, weight.shape[0])
+            source = normed
+        scores = plan.write("_scores", product.out)
+        plan.program.product(source.at, scores.at, product)
+        bias, factors = plan.address(self.bias), plan.address(self.factors)
+        chosen, weights = (plan.write(name, self.active) for name in ("experts", "weights"))
+        routing = native_routing(product.out, self.active, self.router, bias, factors)
+        plan.program.route(scores.at, chosen.at, weights.at, routing)
+        plan.drop("_normed", "_scores")
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +92,8 @@ class Mix(Step):
     joins: bool
 
     def __call__(self, call: Call) -> None:
-        x, chosen = call.registers["x"], call.registers["experts"].flatten()
+        # A program leaves their numbers as floats.
+        x, chosen = call.registers["x"], call.registers["experts"].flatten().long()
         weights = call.registers["weights"].flatten()
         order = chosen.argsort(stable=True)
         rows = order.div(chosen.shape[0] // x.shape[0], rounding_mode="floor")
@@ -84,6 +108,23 @@ class Mix(Step):
                 total.index_add_(0, own, expert(x.index_select(0, own)) * weights[order[visits], None])
                 start += count
         call.registers["y"] = total.add_(call.registers["y"]) if self.joins else total
+
+    def lower(self, plan: Lowering) -> bool:
+        first, active = self.experts[0], plan.width_of("experts")
+        prepared = [(plan.prepared(expert.fused), plan.prepared(expert.down)) for expert in self.experts]
+        pairs = [(fused, down) for fused, down in prepared if fused is not None and down is not None]
+        if active is None or len(pairs) < len(prepared) or first.activation not in NATIVE_ACTIVATIONS:
+            return False
+        x, chosen, weights = (plan.read(name) for name in ("x", "experts", "weights"))
+        shared = plan.read("y") if self.joins else None
+        hidden = pairs[0][1].out
+        target = plan.write("y", hidden)
+        number = NATIVE_ACTIVATIONS[first.activation]
+        plan.program.mix(x.at, chosen.at, weights.at, target.at, active, number, pairs)
+        if shared is not None:
+            plan.program.add(target.at, shared.at, hidden)
+        plan.drop("experts", "weights")
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +146,14 @@ class Sum(Step):
 
     def __call__(self, call: Call) -> None:
         call.registers[self.target] = call.registers[self.target] + call.registers[self.source]
+
+    def lower(self, plan: Lowering) -> bool:
+        width = plan.width_of(self.target)
+        if width is None:
+            return False
+        held, source = plan.read(self.target), plan.read(self.source)
+        # A new place: parts of the old one may be read by other names.
+        target = plan.write(self.target, width)
+        plan.program.copy(held.at, target.at, width)
+        plan.program.add(target.at, source.at, width)
+        return True

@@ -1,0 +1,100 @@
+"""Routing by the kernels: what the definition chooses, and mixtures of a model in programs."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import plait
+from plait.blueprint.spec import Router
+from plait.runtime import kernels
+from plait.runtime.lower import NativePart
+from plait.runtime.ops.router import native_route, native_routing, route_reference
+from plait.runtime.steps.mixture import Mix, Route
+
+pytestmark = pytest.mark.skipif(kernels.native() is None, reason="torch computes here")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    groups=st.integers(1, 4),
+    size=st.integers(1, 40),
+    scores=st.sampled_from(["softmax", "sigmoid"]),
+    renormalise=st.booleans(),
+    biased=st.booleans(),
+    tied=st.booleans(),
+    seed=st.integers(0, 2**31),
+    data=st.data(),
+)
+def test_routing_is_right_and_rows_are_their_own(rows, groups, size, scores, renormalise, biased, tied, seed, data):
+    kept = data.draw(st.integers(1, groups))
+    active = data.draw(st.integers(1, kept * size))
+    router = Router(scores=scores, renormalise=renormalise, scale=1.5, groups=groups, kept_groups=kept)
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.randn(rows, groups * size + 3, generator=generator) * 3
+    logits = (wide.round() if tied else wide)[:, 3:]
+    bias = torch.randn(groups * size, generator=generator) if biased else None
+    factors = torch.rand(groups * size, generator=generator) if biased else None
+    experts, weights = native_route(logits, active, router, bias, factors)
+    double = (None if x is None else x.double() for x in (bias, factors))
+    wanted, expected = route_reference(logits.double(), active, router, *double)
+    same = (experts == wanted).all(1)
+    if tied and not biased and kept == groups:
+        assert same.all()
+    assert same[_clear(logits.double(), active, router, None if bias is None else bias.double())].all()
+    assert torch.allclose(weights[same].double(), expected[same], rtol=1e-5, atol=1e-30)
+    half = rows // 2
+    again = native_route(logits[half:], active, router, bias, factors)
+    assert all(torch.equal(a, b) for a, b in zip(again, (experts[half:], weights[half:]), strict=True))
+
+
+def _clear(logits, active, router, bias):
+    """Rows whose choice no rounding of float32 changes: the last that is taken is well above the first that is not."""
+    scores = logits.softmax(-1) if router.scores == "softmax" else logits.sigmoid()
+    scores = scores if bias is None else scores + bias
+
+    def apart(x, count):
+        if count == x.shape[1]:
+            return torch.ones(len(x), dtype=torch.bool)
+        ordered = x.sort(-1, descending=True).values
+        last, first = ordered[:, count - 1], ordered[:, count]
+        return last - first > 1e-5 * last.abs().maximum(first.abs())
+
+    grouped = scores.view(len(scores), router.groups, -1)
+    best = grouped.topk(min(2, grouped.shape[2]), -1).values.sum(-1)
+    kept = best.topk(router.kept_groups, -1).indices
+    among = grouped.gather(1, kept[..., None].expand(-1, -1, grouped.shape[2])).flatten(1)
+    return apart(best, router.kept_groups) & apart(among, active)
+
+
+def test_ties_go_to_the_lowest_expert_and_group():
+    plain = Router(scores="softmax", renormalise=True)
+    experts, weights = native_route(torch.zeros(2, 9), 3, plain)
+    assert experts.tolist() == [[0, 1, 2]] * 2
+    assert torch.allclose(weights, torch.full((2, 3), 1 / 3))
+    grouped = Router(scores="sigmoid", renormalise=False, groups=3, kept_groups=2)
+    logits = torch.tensor([[0.0, 2.0, 0.0, 3.0, 3.0, 0.0, 0.0, 2.0, 0.0]])
+    # Groups 0 and 2 are alike: the lower one stays.
+    assert native_route(logits, 4, grouped)[0].tolist() == [[0, 1, 3, 4]]
+    # What is no number chooses something and comes through.
+    experts, weights = native_route(torch.full((1, 9), torch.nan), 4, grouped)
+    assert experts.tolist() == [sorted(set(experts[0].tolist()))]
+    assert weights.isnan().all()
+
+
+def test_impossible_routing_is_refused():
+    for experts, active, groups, kept in ((8, 9, 1, 1), (8, 0, 1, 1), (9, 2, 2, 1), (8, 2, 2, 3)):
+        router = Router(scores="softmax", renormalise=True, groups=groups, kept_groups=kept)
+        with pytest.raises(ValueError, match="experts in"):
+            native_routing(experts, active, router, 0, 0)
+
+
+def test_mixtures_run_in_programs(tmp_path):
+    model = plait.load(tiny.save("qwen3_moe", tmp_path), cache=0).model
+    assert any(isinstance(step, Mix) for step in model.steps)
+    assert not [p for p in model.plan().parts if isinstance(p, Mix | Route)]
+    assert sum(isinstance(p, NativePart) for p in model.plan().parts) == 1

@@ -13,7 +13,7 @@ from plait.blueprint.families import family
 from plait.blueprint.pattern import layer_numbers
 from plait.blueprint.read.config import Coverage
 from plait.blueprint.read.gguf import GGUFHeader
-from plait.blueprint.source import Sketch, Source, describe
+from plait.blueprint.source import Sketch, Source, describe, open_model
 from plait.blueprint.spec import (
     Attention,
     Blueprint,
@@ -41,7 +41,7 @@ from plait.cli.common import (
     source_facts,
 )
 from plait.cli.sketch import coverage_title, hub_facts, place_of, print_inspect
-from plait.errors import PlaitError
+from plait.errors import PlaitError, UsageError
 from plait.units import binary_bytes, count
 
 __all__ = ["command"]
@@ -268,14 +268,26 @@ def _print_coverage(coverage: Coverage) -> None:
 @model_argument
 @click.option("--coverage", is_flag=True, help="List every key of the file: used, known to be irrelevant, or unknown.")
 @click.option("--evidence", is_flag=True, help="List the source of every fact: a key, a default, or a convention.")
+@click.option("--kernels", is_flag=True, help="Show the form every operation runs in on this machine instead.")
 @json_option
-def command(model: str, coverage: bool, evidence: bool, as_json: bool) -> None:
+def command(model: str, coverage: bool, evidence: bool, kernels: bool, as_json: bool) -> None:
     """Show what MODEL is: layers, attention, rotation per kind of layer, norms, embedding and head.
 
     Layers that are alike share one row. With --json everything is printed: the blueprint with its evidence, and the
     coverage of the file's keys. Of a family that is not known, what its keys tell is shown, and all of them.
+    With --kernels no weights are read: products are tried in the formats the weights are stored in, the other steps on
+    a small model of the same kinds of layers.
     """
     source = describe(model)
+    if kernels:
+        if coverage or evidence:
+            raise UsageError("--kernels shows what runs here; it goes with neither --coverage nor --evidence")
+        if isinstance(source, Sketch):
+            source = open_model(model)  # which says why it cannot run
+        from plait.cli.kernels import show
+
+        show(model, source, as_json=as_json)
+        return
     if isinstance(source, Sketch):
         print_inspect(model, source, as_json=as_json)
         return

@@ -23,7 +23,7 @@ from plait.runtime.weight_plan import weight_plan
 from plait.runtime.weights import Weights, open_weights
 from plait.units import parse_bytes
 
-__all__ = ["CACHE", "DTYPES", "Opened", "load", "opened"]
+__all__ = ["CACHE", "DTYPES", "Opened", "default_numbers", "load", "opened"]
 
 CACHE: Final = "2GiB"
 
@@ -168,6 +168,11 @@ class Opened:
             sequences=self.sequences,
             speculate=self.speculate,
         )
+
+
+def default_numbers() -> Numbers:
+    """The types `load` runs a model in where it is not told others."""
+    return Numbers(torch.float32, torch.float32)
 
 
 def opened(

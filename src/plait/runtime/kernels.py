@@ -8,8 +8,11 @@ of type and layout is checked by the op that calls it.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -19,9 +22,12 @@ from plait.errors import UsageError, fault
 if TYPE_CHECKING:
     from plait.runtime._native import Native
 
-__all__ = ["VARIABLE", "built", "levels", "native", "takes"]
+__all__ = ["VARIABLE", "built", "chosen", "levels", "native", "takes", "watching"]
 
 VARIABLE: Final = "PLAIT_KERNELS"
+
+# What stands in for the kernels while somebody watches which of them are called.
+_WATCHED: Final[ContextVar[Any]] = ContextVar("watched", default=None)
 
 
 @cache
@@ -44,9 +50,14 @@ def levels() -> tuple[str, ...]:
     return tuple(found())
 
 
-@cache
 def native() -> Native | None:
     """The kernels in use, None: torch computes. UsageError: the environment names a level that is not here."""
+    return _WATCHED.get() or chosen()
+
+
+@cache
+def chosen() -> Native | None:
+    """`native`, chosen once a process."""
     wanted = os.environ.get(VARIABLE, "")
     if wanted == "off" or (not wanted and not levels()):
         return None
@@ -56,6 +67,32 @@ def native() -> Native | None:
     from plait.runtime._native import Native
 
     return Native(wanted or levels()[-1])
+
+
+class _Watched:
+    """Kernels that note the name of each that is asked for."""
+
+    def __init__(self, kernels: Native, called: list[str]) -> None:
+        self._kernels = kernels
+        self._called = called
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._kernels, name)
+        if callable(found):
+            self._called.append(name)
+        return found
+
+
+@contextmanager
+def watching() -> Iterator[list[str]]:
+    """The names of the kernels that this thread asks for meanwhile, in order; programs ask for theirs unseen."""
+    called: list[str] = []
+    kernels = chosen()
+    token = _WATCHED.set(None if kernels is None else _Watched(kernels, called))
+    try:
+        yield called
+    finally:
+        _WATCHED.reset(token)
 
 
 def takes(x: Tensor) -> bool:

@@ -33,7 +33,7 @@ FLOORS = {
     "": 6,
     "__main__": 6,
 }
-HEAVY = ("torch", "numpy", "transformers", "safetensors", "tokenizers", "gguf")
+HEAVY = ("torch", "numpy", "transformers", "safetensors", "tokenizers", "gguf", "starlette", "uvicorn", "pydantic")
 
 
 def module_of(path: Path) -> str:

@@ -39,6 +39,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "bench": ("plait.cli.bench", "Measure how fast a model runs here."),
         "cache": ("plait.cli.cache", "Explain what the prefix store reuses of prompts."),
         "chat": ("plait.cli.chat", "Talk with a model, or check its chat template."),
+        "serve": ("plait.cli.serve", "Serve a model over HTTP, as the OpenAI API."),
         "random": ("plait.cli.random", "Write a random checkpoint of a config."),
         "slice": ("plait.cli.slice", "Write a smaller model out of one with nested widths."),
         "verify": ("plait.cli.verify", "Try whether the invariants hold for a model."),

@@ -17,7 +17,7 @@ PATIENCE = 120.0
 
 
 class Server:
-    """A server that is starting; `url` waits until it is ready."""
+    """A server that is starting; `url` waits until it is ready, which it says in two lines."""
 
     def __init__(self, model, *options):
         command = [sys.executable, "-m", "plait", "serve", str(model), "--port", "0", *map(str, options)]
@@ -25,16 +25,16 @@ class Server:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
-        self._url = None
+        self.connections = []
+        self.ready = ()
 
     @property
     def url(self):
-        if self._url is None:
-            line = self.process.stdout.readline()
-            found = re.search(r"http://127\.0\.0\.1:\d+", line)
-            assert found, (line, self.process.stderr.read() if self.process.poll() is not None else "")
-            self._url = found[0]
-        return self._url
+        if not self.ready:
+            self.ready = (self.process.stdout.readline(), self.process.stdout.readline())
+        found = re.search(r"http://127\.0\.0\.1:\d+", self.ready[0])
+        assert found, (self.ready, self.process.stderr.read() if self.process.poll() is not None else "")
+        return found[0]
 
     @property
     def port(self):
@@ -44,6 +44,7 @@ class Server:
         """A connection on which a request has been sent."""
         body = json.dumps(request).encode()
         made = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        self.connections.append(made)
         head = (
             f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
@@ -71,9 +72,9 @@ class Server:
         self.process.send_signal(number)
 
     def ended(self):
-        """(exit status, the rest of stdout, stderr)"""
-        out, err = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, out, err
+        """(exit status, stderr)"""
+        err = self.process.communicate(timeout=PATIENCE)[1]
+        return self.process.returncode, err
 
 
 def answered(connection):
@@ -101,6 +102,8 @@ def serving(model, *options):
     try:
         yield server
     finally:
+        for connection in server.connections:
+            connection.close()
         if server.process.poll() is None:
             server.process.kill()
         server.process.communicate()

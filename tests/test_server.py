@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from itertools import pairwise
 
 import pytest
 from chat_models import TOOL, assistant, call, system, user
@@ -241,7 +242,7 @@ def test_no_split_of_a_text_shows_half_a_character_or_half_a_stop_string(writer,
     text = data.draw(st.text(letters, min_size=1, max_size=12))
     size = len(text.encode())
     cuts = [0, *sorted(data.draw(st.sets(st.integers(0, size), max_size=8)) - {0, size}), size]
-    parts = [text.encode()[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [text.encode()[a:b] for a, b in pairwise(cuts)]
     stops = data.draw(st.lists(st.text(st.sampled_from(text), min_size=1, max_size=4), max_size=3))
     tokenizer.parts = dict(zip(ids, parts, strict=False))
     ends = [text.index(stop) for stop in stops if stop in text]

@@ -36,6 +36,7 @@ _WANTED: Final = MappingProxyType(
         "greater_than_equal": "at least {ge}",
         "less_than": "below {lt}",
         "less_than_equal": "at most {le}",
+        "string_too_short": "at least {min_length} characters",
         "too_short": "at least {min_length} items",
         "too_long": "at most {max_length} items",
     }

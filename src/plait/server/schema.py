@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 __all__ = [
     "ChatRequest",
@@ -31,6 +31,11 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _integral(value: object) -> object:
+    """JSON has numbers alone: 5.0 is the integer 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _stop_kind(value: object) -> str:
     return "<texts>" if isinstance(value, list) else "<text>"
 
@@ -44,15 +49,17 @@ def _prompt_kind(value: object) -> str:
     return "<texts>" if isinstance(first, str) else "<tokens>"
 
 
+Integer = Annotated[int, BeforeValidator(_integral)]
+Some = Annotated[str, Field(min_length=1)]
 # Names of the ways are in brackets: they are no part of a field's path.
 Texts = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[str], Field(max_length=_STOPS), Tag("<texts>")],
+    Annotated[Some, Tag("<text>")] | Annotated[list[Some], Field(max_length=_STOPS), Tag("<texts>")],
     Discriminator(_stop_kind),
 ]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Tokens = Annotated[list[Annotated[Integer, Field(ge=0)]], Field(min_length=1)]
 Prompt = Annotated[
-    Annotated[str, Tag("<text>")]
-    | Annotated[list[str], Field(min_length=1), Tag("<texts>")]
+    Annotated[Some, Tag("<text>")]
+    | Annotated[list[Some], Field(min_length=1), Tag("<texts>")]
     | Annotated[Tokens, Tag("<tokens>")]
     | Annotated[list[Tokens], Field(min_length=1), Tag("<token lists>")],
     Discriminator(_prompt_kind),
@@ -74,8 +81,8 @@ class _Request(Strict):
     model: str | None = Field(None, description="The served model; left out: that one.")
     stream: bool | None = None
     stream_options: StreamOptions | None = Field(None, description="With `stream` alone.")
-    n: Annotated[int, Field(ge=1)] | None = Field(None, description="Answers to each prompt.")
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    n: Annotated[Integer, Field(ge=1)] | None = Field(None, description="Answers to each prompt.")
+    max_tokens: Annotated[Integer, Field(ge=1)] | None = None
     stop: Texts | None = Field(None, description=f"Up to {_STOPS} strings that end an answer; they are no part of it.")
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = Field(
         None, description="0: always the most probable token. Default 1."
@@ -83,12 +90,12 @@ class _Request(Strict):
     top_p: Probability | None = None
     presence_penalty: Penalty | None = Field(None, description="On generated tokens, never on those of the prompt.")
     frequency_penalty: Penalty | None = Field(None, description="On generated tokens, never on those of the prompt.")
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = Field(
+    seed: Annotated[Integer, Field(ge=-(2**63), lt=2**64)] | None = Field(
         None,
         description="The same seed and request give the same answer, whatever else runs. Negative ones are taken "
         "modulo 2**64; answer j of n uses seed + j.",
     )
-    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="Beyond the OpenAI API. 0 and -1: off.")
+    top_k: Annotated[Integer, Field(ge=-1)] | None = Field(None, description="Beyond the OpenAI API. 0 and -1: off.")
     min_p: Probability | None = Field(None, description="Beyond the OpenAI API.")
     repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Beyond the OpenAI API. On generated tokens, never on those of the prompt."
@@ -104,11 +111,11 @@ class CompletionRequest(_Request):
     """POST /v1/completions"""
 
     prompt: Prompt = Field(description="Text, token ids, or several of either. Control tokens in a text are read.")
-    logprobs: Annotated[int, Field(ge=0, le=_ALTERNATIVES)] | None = Field(
+    logprobs: Annotated[Integer, Field(ge=0, le=_ALTERNATIVES)] | None = Field(
         None, description="That many of the most probable tokens at each place, and the chosen one."
     )
     echo: bool | None = Field(None, description="The answer's text begins with the prompt; not with `logprobs`.")
-    best_of: Annotated[int, Field(ge=1)] | None = Field(None, description="No other than `n`.")
+    best_of: Annotated[Integer, Field(ge=1)] | None = Field(None, description="No other than `n`.")
     suffix: Refused = None
 
 
@@ -185,9 +192,9 @@ class ChatRequest(_Request):
     """POST /v1/chat/completions"""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = Field(None, description="As `max_tokens`.")
+    max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = Field(None, description="As `max_tokens`.")
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=_ALTERNATIVES)] | None = Field(
+    top_logprobs: Annotated[Integer, Field(ge=0, le=_ALTERNATIVES)] | None = Field(
         None, description="With `logprobs` alone."
     )
     tools: list[Tool] | None = Field(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import time
 
 import pytest
 from chat_models import user
@@ -258,8 +260,69 @@ def test_a_full_queue_says_when_to_come_back(client, model, monkeypatch):
 def test_of_several_answers_all_or_none_are_taken(model):
     with served(model, load={"queue": 1, "sequences": 1}) as (client, engine):
         assert refused(client, TEXT, {**PROMPT, "n": 8}, 429)["code"] == "queue_full"
+        settle(engine)
         assert client.post(TEXT, json=PROMPT).status_code == 200
-        assert engine.stats()["queued"] == engine.stats()["running"] == 0
+
+
+def settle(engine):
+    """Wait until nothing is under way."""
+    end = time.monotonic() + 60
+    while engine.stats()["queued"] + engine.stats()["running"]:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def bare(app, messages):
+    """What an application sends to a client that sends these messages, None: then nothing for ever."""
+    sent = []
+
+    async def main():
+        waiting = list(messages)
+
+        async def receive():
+            if not waiting or waiting[0] is None:
+                await asyncio.Event().wait()
+            return waiting.pop(0)
+
+        async def send(message):
+            sent.append(message)
+
+        await app(
+            {
+                "type": "http",
+                "method": "POST",
+                "path": TEXT,
+                "raw_path": TEXT.encode(),
+                "query_string": b"",
+                "headers": [(b"content-type", b"application/json")],
+            },
+            receive,
+            send,
+        )
+
+    asyncio.run(main())
+    return sent
+
+
+def test_a_client_that_leaves_at_once_leaves_no_work(model):
+    """While the body comes, and while the prompt is read: nobody is answered and nothing runs on."""
+    body = json.dumps({**PROMPT, "max_tokens": 400, "ignore_eos": True}).encode()
+    gone = {"type": "http.disconnect"}
+    with served(model) as (client, engine):
+        for messages in (
+            [{"type": "http.request", "body": body[:10], "more_body": True}, gone],
+            [{"type": "http.request", "body": body, "more_body": False}, gone],
+        ):
+            bare(client.app, messages)
+            settle(engine)
+            assert engine.stats()["tokens"] < 400
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(model):
+    with served(model, body_seconds=0.05) as (client, _):
+        sent = bare(client.app, [{"type": "http.request", "body": b"{", "more_body": True}, None])
+        assert sent[0]["status"] == 408
+        assert json.loads(sent[1]["body"])["error"]["code"] == "timeout"
 
 
 class Broken(Exception):

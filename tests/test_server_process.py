@@ -131,6 +131,7 @@ def test_clients_that_leave_leave_no_work(model):
     """While it is queued, in the prompt, decoded, streamed; and half of a request is none."""
     with serving(model, "--sequences", 1, "--queue", 8) as server:
         before = server.wait(idle)
+        assert '"id":"model"' in server.get("/v1/models")[1]
         for request in (
             LONG,
             {**LONG, "stream": True},

@@ -38,6 +38,14 @@ def _with_template(found: Opened, file: Path) -> Opened:
     return dataclasses.replace(found, templates=Templates(read.file, read.texts, {**own, **read.special}))
 
 
+def _named(model: str) -> str:
+    """What requests call MODEL: its name in the catalogue, or that of its file or directory."""
+    path = Path(model)
+    if not path.exists():
+        return model
+    return path.resolve().name if path.is_dir() else path.stem
+
+
 def _ready_lines(engine: Engine, address: str, settings: Settings, found: Opened) -> list[str]:
     size = binary_bytes
     context = engine.blueprint.max_context
@@ -57,7 +65,12 @@ def _ready_lines(engine: Engine, address: str, settings: Settings, found: Opened
 @click.argument("model")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0: every one.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one.")
-@click.option("--served-name", default=None, metavar="NAME", help="What requests call the model.  [default: its name]")
+@click.option(
+    "--served-name",
+    default=None,
+    metavar="NAME",
+    help="What requests call the model.  [default: that of the catalogue, the file or directory]",
+)
 @click.option(
     "--api-key", default=None, metavar="KEY", help=f"Requests must bring it; better given as {_KEY} in the environment."
 )
@@ -152,7 +165,7 @@ def command(
             engine = found.engine(bar)
         if chat_template is not None:
             engine.chats.format  # noqa: B018  (a template that cannot be used is said before anybody asks)
-        name = served_name if served_name is not None else engine.blueprint.name
+        name = served_name if served_name is not None else _named(model)
         settings = Settings(
             name=name,
             created=int(time()),

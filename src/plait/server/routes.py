@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ __all__ = ["chat_completions", "completions"]
 
 _DEFAULT_TOKENS: Final = 16  # of /v1/completions, in the OpenAI API
 _SEEDS: Final = 2**64
+_EXACT: Final = 2**53
 
 Body = TypeVar("Body", bound=CompletionRequest | ChatRequest)
 
@@ -178,7 +180,8 @@ def _sampling(body: CompletionRequest | ChatRequest, answer: int) -> Sampling:
         presence_penalty=given(body.presence_penalty, 0.0),
         frequency_penalty=given(body.frequency_penalty, 0.0),
     )
-    return made if body.seed is None else replace(made, seed=(body.seed + answer) % _SEEDS)
+    # One that is drawn here is told, so it is a number that every reader of JSON keeps.
+    return replace(made, seed=secrets.randbelow(_EXACT) if body.seed is None else (body.seed + answer) % _SEEDS)
 
 
 T = TypeVar("T")

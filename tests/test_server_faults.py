@@ -146,6 +146,7 @@ def test_fields_that_are_null_are_fields_that_are_not_there(client):
         (b"[]", "a JSON object"),
         (b'"x"', "a JSON object"),
         (b'{"prompt": "a", "prompt": "b"}', "'prompt' twice"),
+        (b'{"prompt": "a", "odd\\ud800": 1}', "Unicode"),
         (b'{"prompt": "a", "temperature": NaN}', "NaN"),
         (b'{"prompt": "a", "temperature": -Infinity}', "Infinity"),
         (b'{"prompt": "a", "temperature": 1e999}', "finite"),

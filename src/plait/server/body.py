@@ -114,6 +114,11 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice[:80]!r} twice in one object")
+    if not all(map(str.isascii, made)):
+        try:
+            "".join(made).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a key that is no Unicode text") from None
     return made
 
 

@@ -110,6 +110,45 @@ void bind_program(nb::module_& m, Bound& native) {
                  for (const auto& [fused, down] : experts) plan.experts.push_back({fused, down});
                  p.add(mix(std::move(plan)));
              })
+        // activation: -1: none
+        .def("convolve",
+             [](Program& p, At x, At y, long value_class, long offset, Address weight, long channels, long kernel,
+                int activation) {
+                 Convolution c{};
+                 c.weight = at<float>(weight);
+                 c.channels = channels;
+                 c.kernel = kernel;
+                 c.activated = activation >= 0;
+                 c.activation = Activation(c.activated ? activation : 0);
+                 p.add(convolve(place(x), place(y), value_class, offset, c));
+             })
+        .def("delta",
+             [](Program& p, At qkv, At beta, At decay, At y, long value_class, long offset, Address rate, Address bias,
+                long key_heads, long value_heads, long key_dim, long value_dim, float eps, float scale) {
+                 Delta d{};
+                 d.rate = at<float>(rate);
+                 d.bias = at<float>(bias);
+                 d.key_heads = key_heads;
+                 d.value_heads = value_heads;
+                 d.key_dim = key_dim;
+                 d.value_dim = value_dim;
+                 d.eps = eps;
+                 d.scale = scale;
+                 p.add(delta_rule(place(qkv), place(beta), place(decay), place(y), value_class, offset, d));
+             })
+        .def("gate",
+             [](Program& p, At x, At gate, At y, int activation, bool per_head, bool normed, Address weight, float eps,
+                long heads, long width) {
+                 HeadGate g{};
+                 g.weight = at<float>(weight);
+                 g.eps = eps;
+                 g.normed = normed;
+                 g.per_head = per_head;
+                 g.heads = heads;
+                 g.width = width;
+                 g.activation = Activation(activation);
+                 p.add(gate_heads(place(x), place(gate), place(y), g));
+             })
         .def("attend", [](Program& p, At queries, At keys, At values, At out, bool stores, long slab_class,
                           long keys_at, long values_at, long heads, long kv_heads, long dim, long v_dim, long window,
                           float scale, float cap, Address sinks, int store) {

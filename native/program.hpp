@@ -121,5 +121,10 @@ std::unique_ptr<Operation> ready_heads(Place x, Place y, Place cosine, Place sin
 std::unique_ptr<Operation> attend(const AttendPlan& plan);
 std::unique_ptr<Operation> route_rows(Place logits, Place chosen, Place weights, const Routing& shape);
 std::unique_ptr<Operation> mix(MixPlan plan);
+// A layer's value lies `offset` bytes into its class's.
+std::unique_ptr<Operation> convolve(Place x, Place y, long value_class, long offset, const Convolution& shape);
+std::unique_ptr<Operation> delta_rule(Place qkv, Place beta, Place decay, Place y, long value_class, long offset,
+                                      const Delta& shape);
+std::unique_ptr<Operation> gate_heads(Place x, Place gate, Place y, const HeadGate& shape);
 
 }  // namespace plait

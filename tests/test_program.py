@@ -68,7 +68,7 @@ def test_programs_give_the_bits_of_their_steps(engines, name):
         assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
 
 
-@pytest.mark.parametrize("name", ["gemma3", "gemma2", "qwen3", "llama"])
+@pytest.mark.parametrize("name", ["gemma3", "gemma2", "qwen3", "llama", "qwen3_5"])
 def test_plain_models_are_one_program(engines, name):
     kinds = Counter(type(part).__name__ for part in engines[name].model.plan().parts)
     assert kinds == {"Embed": 1, "NativePart": 1}

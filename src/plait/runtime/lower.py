@@ -145,6 +145,10 @@ class Lowering:
             return found.width
         return self._hidden if name == "h" else None
 
+    def known(self, name: str) -> Place | None:
+        """Where a register stands if this program wrote it, None: a tensor of the call."""
+        return self._bound.get(name)
+
     def write(self, name: str, width: int, heads: int | None = None) -> Place:
         """A new place for a register. Never one that an operation may still read by a name."""
         buffer = Buffer(self._slot(width), width)
@@ -193,6 +197,10 @@ class Lowering:
             found = self._turned[number] = made[0], made[1]
             self.program.turns(found[0].at, found[1].at, number, rope.pairs)
         return found
+
+    def value_at(self, value_class: int, layer: int) -> int:
+        """Bytes from the beginning of a class's value to a layer's."""
+        return self.pool.values[value_class].places[layer][0][0] * self.pool.value_dtype.itemsize
 
     def stores(self, layer: int) -> None:
         """The operation that is added next stores rows of a layer."""

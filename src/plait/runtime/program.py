@@ -91,6 +91,9 @@ class Plan:
         for index in range(len(self._pool.classes)):
             runs = [span.session.runs[index] for span in call.spans]
             made.add_slabs([(run.first, [slab.address for slab in run.slabs]) for run in runs])
+        for index in range(len(self._pool.values)):
+            changes = [span.session.values[index] for span in call.spans]
+            made.add_values([change.addresses for change in changes])
         # The call holds the tables: another thread may replace them meanwhile.
         call.held = [table.reach(call.last) for table in self._tables]
         for cosine, sine in call.held:

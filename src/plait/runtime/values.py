@@ -60,19 +60,29 @@ class Value:
     holders   how many keep it
     """
 
-    __slots__ = ("_class", "_pool", "data", "holders", "position", "views")
+    __slots__ = ("_class", "_pool", "_views", "address", "data", "holders", "position")
 
-    def __init__(self, pool: SlabPool, value_class: ValueClass, position: int) -> None:
+    def __init__(self, pool: SlabPool, value_class: ValueClass, position: int, data: Tensor | None = None) -> None:
         self._pool = pool
         self._class = value_class
         self.position = position
         self.holders = 1
-        self.data = torch.empty(value_class.elements, dtype=pool.value_dtype, device=pool.device)
-        self.views: dict[int, tuple[Tensor, ...]] = {
-            layer: tuple(self.data[at : at + heads * dim].view(heads, dim) for at, heads, dim in parts)
-            for layer, parts in value_class.places.items()
-        }
+        if data is None:
+            data = torch.empty(value_class.elements, dtype=pool.value_dtype, device=pool.device)
+        self.data = data
+        self.address = data.data_ptr()
+        self._views: dict[int, tuple[Tensor, ...]] | None = None
         pool.count(value_class.category, self.nbytes)
+
+    @property
+    def views(self) -> dict[int, tuple[Tensor, ...]]:
+        """Made when first asked for: native programs read at the address."""
+        if self._views is None:
+            self._views = {
+                layer: tuple(self.data[at : at + heads * dim].view(heads, dim) for at, heads, dim in parts)
+                for layer, parts in self._class.places.items()
+            }
+        return self._views
 
     @property
     def nbytes(self) -> int:
@@ -85,11 +95,16 @@ class Value:
 
     def release(self) -> None:
         """A holder lets go of it."""
+        self.let_go()
+
+    def let_go(self) -> bool:
+        """The same. True: it was the last holder, and nobody has the value any more."""
         with self._pool.counting:
             self.holders -= 1
             gone = self.holders == 0
         if gone:
             self._pool.count(self._class.category, -self.nbytes)
+        return gone
 
 
 class ValueRun:
@@ -101,7 +116,7 @@ class ValueRun:
            `position` is where the call that made it ended
     """
 
-    __slots__ = ("_class", "_pool", "bases", "next", "now")
+    __slots__ = ("_class", "_pool", "_spare", "bases", "next", "now")
 
     def __init__(self, pool: SlabPool, value_class: ValueClass) -> None:
         self._class = value_class
@@ -109,11 +124,21 @@ class ValueRun:
         self.now: Value | None = None
         self.next: Value | None = None
         self.bases: list[tuple[int, Value | None]] = []
+        # Memory of a value that nobody has any more, for the next call: fresh pages are dear.
+        self._spare: Tensor | None = None
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Where `now` (0: None) and `next` lie in memory."""
+        if self.next is None:
+            raise AssertionError("a call's values are made before its steps run")
+        return 0 if self.now is None else self.now.address, self.next.address
 
     def prepare(self, stop: int) -> None:
         """Make room for the value at the end of a call, which ends at `stop`."""
         if self.next is None:
-            self.next = Value(self._pool, self._class, stop)
+            self.next = Value(self._pool, self._class, stop, self._spare)
+            self._spare = None
 
     def advance(self, base: int | None) -> None:
         """The call has succeeded: its value is the session's. `base`: the one before, of this position, is kept."""
@@ -166,11 +191,11 @@ class ValueRun:
         self.now = None
         while self.bases:
             self._release(self.bases.pop()[1])
+        self._spare = None
 
-    @staticmethod
-    def _release(value: Value | None) -> None:
-        if value is not None:
-            value.release()
+    def _release(self, value: Value | None) -> None:
+        if value is not None and value.let_go():
+            self._spare = value.data
 
     @property
     def nbytes(self) -> int:

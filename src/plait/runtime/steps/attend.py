@@ -12,6 +12,7 @@ from plait.blueprint.spec import Rope
 from plait.blueprint.state import SLAB
 from plait.errors import PlaitError, fault
 from plait.runtime.lower import Place
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 from plait.runtime.ops.attention import attention
 from plait.runtime.ops.attention_native import STORES
 from plait.runtime.ops.heads import ready_heads
@@ -253,3 +254,15 @@ class GateHeads(Step):
         y = call.registers["y"]
         heads = y.view(y.shape[0], self.heads, -1)
         call.registers["y"] = gate_heads(heads, call.registers["g"], self.activation, None)
+
+    def lower(self, plan: Lowering) -> bool:
+        width, gates = plan.width_of("y"), plan.width_of("g")
+        if width is None or gates not in (width, self.heads) or self.activation not in NATIVE_ACTIVATIONS:
+            return False
+        y, g = plan.read("y"), plan.read("g")
+        number = NATIVE_ACTIVATIONS[self.activation]
+        out = plan.write("y", width)
+        plan.program.gate(
+            y.at, g.at, out.at, number, gates == self.heads, False, 0, 0.0, self.heads, width // self.heads
+        )
+        return True

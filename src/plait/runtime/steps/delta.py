@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 from plait.runtime.ops.convolution import convolve
 from plait.runtime.ops.gated_delta import DeltaShape, gated_delta
 from plait.runtime.ops.joins import RmsNorm, gate_heads
 from plait.runtime.ops.sequences import Stretch
 from plait.runtime.steps.call import Call, Step
+
+if TYPE_CHECKING:
+    from plait.runtime.lower import Lowering
 
 __all__ = ["Convolve", "DeltaRule", "NormGate"]
 
@@ -43,6 +49,16 @@ class Convolve(Step):
         stretches = _stretches(call, self.value_class, self.layer)
         call.registers["qkv"] = convolve(call.registers["qkv"], self.weight, "silu", stretches)
 
+    def lower(self, plan: Lowering) -> bool:
+        if plan.pool.value_dtype != torch.float32:
+            return False
+        kernel, channels = self.weight.shape
+        x, y = plan.read("qkv"), plan.write("qkv", channels)
+        offset, weight = plan.value_at(self.value_class, self.layer), plan.address(self.weight)
+        activation = NATIVE_ACTIVATIONS["silu"]
+        plan.program.convolve(x.at, y.at, self.value_class, offset, weight, channels, kernel, activation)
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaRule(Step):
@@ -63,6 +79,30 @@ class DeltaRule(Step):
         stretches = _stretches(call, self.value_class, self.layer)
         call.registers["y"] = gated_delta(qkv, beta, decay, self.rate, self.bias, self.shape, stretches)
 
+    def lower(self, plan: Lowering) -> bool:
+        if plan.pool.value_dtype != torch.float32:
+            return False
+        shape = self.shape
+        qkv, beta, decay = plan.read("qkv"), plan.read("beta"), plan.read("decay")
+        y = plan.write("y", shape.value_heads * shape.value_dim, shape.value_heads)
+        plan.program.delta(
+            qkv.at,
+            beta.at,
+            decay.at,
+            y.at,
+            self.value_class,
+            plan.value_at(self.value_class, self.layer),
+            plan.address(self.rate),
+            plan.address(self.bias),
+            shape.key_heads,
+            shape.value_heads,
+            shape.key_dim,
+            shape.value_dim,
+            shape.l2_eps,
+            shape.key_dim**-0.5,
+        )
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class NormGate(Step):
@@ -75,3 +115,14 @@ class NormGate(Step):
     def __call__(self, call: Call) -> None:
         norm = RmsNorm(self.weight, self.eps)
         call.registers["y"] = gate_heads(call.registers["y"], call.registers["g"], self.activation, norm)
+
+    def lower(self, plan: Lowering) -> bool:
+        y = plan.known("y")
+        if y is None or y.width is None or y.heads is None or self.activation not in NATIVE_ACTIVATIONS:
+            return False
+        gate, out = plan.read("g"), plan.write("y", y.width)
+        number, weight = NATIVE_ACTIVATIONS[self.activation], plan.address(self.weight)
+        plan.program.gate(
+            y.at, gate.at, out.at, number, False, True, weight, self.eps, y.heads, y.width // y.heads
+        )
+        return True

@@ -19,10 +19,10 @@ from plait.blueprint.spec import Rope
 from plait.runtime.ops.linear import Linear, Prepares
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.slabs import SlabPool
+from plait.runtime.steps.call import Step
 
 if TYPE_CHECKING:
     from plait.runtime._native import Prepared, Program
-    from plait.runtime.steps.call import Step
 
 __all__ = ["Buffer", "Lowering", "NativePart", "Output", "Place"]
 
@@ -118,7 +118,8 @@ class Lowering:
     def take(self, steps: Sequence[Step]) -> None:
         """All steps of a plan, in order."""
         for step in steps:
-            if not step.lower(self):
+            # Whatever can be called is a step.
+            if not (isinstance(step, Step) and step.lower(self)):
                 self._end()
                 self.parts.append(step)
         self._end()

@@ -194,6 +194,7 @@ class Program:
         active: int,
         activation: int,
         experts: list[tuple[Prepared, Prepared]],
+    ) -> None: ...
     def convolve(
         self,
         x: _At,

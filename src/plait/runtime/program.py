@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,8 @@ __all__ = ["Plan", "plan_for"]
 _LANES: Final = 16
 # Scratch is made for calls of at least so many rows.
 _LEAST_ROWS: Final = 32
+# Registers the head reads.
+_LAST: Final = ("h", "streams")
 
 
 def plan_for(steps: Sequence[Step], pool: SlabPool, compute: torch.dtype, hidden: int) -> Plan | None:
@@ -43,7 +46,7 @@ class Plan:
         lowering.take(steps)
         # The programs hold addresses in the steps' tensors.
         self.steps = steps
-        self.parts = tuple(lowering.parts)
+        self.parts = tuple(_for_the_end(lowering.parts))
         self._pool = pool
         self._slots = tuple(lowering.slots)
         self._buffers = tuple(lowering.buffers)
@@ -141,6 +144,15 @@ class Scratch:
             return self._area.as_strided((self._rows, width), (stride, 1), at)
         dim = width // place.heads
         return self._area.as_strided((self._rows, place.heads, dim), (stride, dim, 1), at)
+
+
+def _for_the_end(parts: list[NativePart | Step]) -> list[NativePart | Step]:
+    """After the last part nobody reads but the head: of what a program leaves, the stream alone is shown."""
+    if not parts or not isinstance(parts[-1], NativePart):
+        return parts
+    last = parts[-1]
+    shown = tuple(output for output in last.outputs if output.name in _LAST)
+    return [*parts[:-1], replace(last, outputs=shown)]
 
 
 def _flat(register: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Registers: `inputs` [n, layers, dim], what each layer gets of each token of a ca
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import rms_norm
 from plait.runtime.packed import Packed
 from plait.runtime.steps.call import Call, Step
+
+if TYPE_CHECKING:
+    from plait.runtime.lower import Lowering
 
 __all__ = ["AddInput", "Inputs", "Scale"]
 
@@ -87,3 +91,10 @@ class Scale(Step):
 
     def __call__(self, call: Call) -> None:
         call.registers["h"] *= self.factor
+
+    def lower(self, plan: Lowering) -> bool:
+        width = plan.width_of("h")
+        if width is None or self.factor.numel() != 1:
+            return False
+        plan.program.scale(plan.read("h").at, self.factor.item(), width)
+        return True

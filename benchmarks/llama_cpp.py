@@ -59,6 +59,8 @@ def run(job: Job) -> dict[str, Any]:
 def tried(job: Job) -> dict[str, Any] | None:
     """The same, None where the process ended by itself or crashed."""
     environment = os.environ | {"OMP_NUM_THREADS": str(job.threads), "MKL_DYNAMIC": "FALSE"}
+    if job.engine == "llama.cpp" and job.build is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (job.build, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, str(WORK), json.dumps(job.as_json())]
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -108,6 +110,7 @@ def job_of(row: Row, options: argparse.Namespace) -> Job:
         dtype=options.dtype,
         memory=2**26 if options.quick else 2**30,
         settings=Settings(),
+        build=None if options.peer is None else str(options.peer.absolute()),
     )
 
 
@@ -115,7 +118,7 @@ def fastest(row: Row, job: Job, options: argparse.Namespace) -> Settings:
     """The peer's settings for a row: kept from an earlier run, or the fastest of those that are tried now."""
     kept = options.place / "settings.json"
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    name = f"{row.name}-{job.context}-{job.tokens}-{job.threads}-{job.kv}"
+    name = f"{row.name}-{job.context}-{job.tokens}-{job.threads}-{job.kv}-{job.build}"
     if name in known and not options.calibrate:
         return Settings(**known[name])
     best, least = Settings(), float("inf")
@@ -239,6 +242,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=physical_cores(), help="of both (%(default)s)")
     parser.add_argument("--dtype", help="Plait's type of weights; default: Plait's own")
     parser.add_argument("--kv", type=int, choices=(16, 8), default=16, help="bits of keys and values (%(default)s)")
+    parser.add_argument("--peer", metavar="DIR", type=Path, help="where its package lies; default: as installed")
     parser.add_argument("--calibrate", action="store_true", help="look for the peer's settings anew")
     parser.add_argument("--quick", action="store_true", help="one pair, 8 steps, prompts of 64, contexts to 1,024")
     parser.add_argument("--json", action="store_true", help="print JSON")

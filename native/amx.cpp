@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "linear.hpp"
+#include "tiles.hpp"
 
 namespace plait {
 
@@ -26,7 +27,7 @@ void configure(long rows) {
     for (int t : {2, 3, 5}) config.rows[t] = std::uint8_t(lower);
     for (int t : {6, 7}) config.rows[t] = 16;
     for (int t = 0; t < 8; ++t) config.bytes_per_row[t] = 64;
-    _tile_loadconfig(&config);
+    configure_tiles(&config);
 }
 
 using PLAIT_LEVEL::LANES;

@@ -95,6 +95,7 @@ class Job:
     tokens   a prefill's, or decode steps
     states   directory in which the peer keeps states of long contexts
     dtype    of Plait's weights, None: its default; kv: bits of an element of keys and values, 16 or 8
+    build    directory of another build of the peer's package, None: the installed one
     """
 
     engine: Literal["plait", "llama.cpp"]
@@ -110,6 +111,7 @@ class Job:
     dtype: str | None
     memory: int
     settings: Settings
+    build: str | None
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)

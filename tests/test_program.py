@@ -136,3 +136,20 @@ def test_calls_from_several_threads_have_scratch_of_their_own(engines):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: _one(model), range(24)))
     assert all(torch.equal(made, expected) for made in found)
+
+
+def test_memory_of_a_value_is_used_again_once_nobody_has_it(engines):
+    model = engines["qwen3_5"].model
+    session = model.session()
+    places = []
+    for token in (1, 2, 3):
+        model.run([Span(session, (token,))])
+        places.append(session.values[0].now.address)
+    assert places[0] == places[2] != places[1]
+    fork = session.fork()
+    held = session.values[0].now
+    before = held.data.clone()
+    for token in (4, 5, 6):
+        model.run([Span(session, (token,))])
+        assert session.values[0].now.address != held.address
+    assert torch.equal(fork.values[0].now.data, before)

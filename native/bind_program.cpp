@@ -64,7 +64,7 @@ void bind_program(nb::module_& m, Bound& native) {
              })
         .def("norm",
              [](Program& p, At x, At y, Address weight, float eps, long groups, long width) {
-                 p.add(norm_rows(place(x), place(y), at<float>(weight), eps, groups, width));
+                 p.norm(place(x), place(y), at<float>(weight), eps, groups, width);
              })
         .def("add", [](Program& p, At to, At x, long width) { p.add(add_rows(place(to), place(x), width)); })
         .def("add_vector",

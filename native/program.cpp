@@ -44,6 +44,47 @@ std::unique_ptr<Operation> rows_of(Place to, Place x, long width, Each each) {
     return std::make_unique<Rows<Each>>(to, x, width, each);
 }
 
+struct Add : Operation {
+    Place to, x;
+    long width;
+    Add(Place to, Place x, long width) : to(to), x(x), width(width) {}
+    bool run(const Frame& f) const override {
+        Matrix a = f[to], b = f[x];
+#pragma omp parallel for schedule(static) if (f.rows * width >= SMALL)
+        for (long r = 0; r < f.rows; ++r)
+            for (long i = 0; i < width; ++i) a.row(r)[i] += b.row(r)[i];
+        return true;
+    }
+    std::unique_ptr<Operation> with_norm(Place from, Place y, const float* weight, float eps, long n) const override;
+};
+
+// to += x, y = norm(to) in one pass, where the rows of `to` lie side by side.
+struct Joined : Operation {
+    Add first;
+    Norm second;
+    Joined(const Add& add, Place y, const float* weight, float eps)
+        : first(add.to, add.x, add.width), second(add.to, y, weight, eps, 1, add.width) {}
+    bool run(const Frame& f) const override {
+        if (f[first.to].stride != first.width) return first.run(f) && second.run(f);
+        Join j{};
+        j.h = f[first.to].data;
+        j.y = f[first.x].data;
+        j.weight = second.weight;
+        j.out = f[second.y].data;
+        j.y_stride = f[first.x].stride;
+        j.rows = f.rows;
+        j.width = first.width;
+        j.eps = second.eps;
+        f.kernels.join(j);
+        return true;
+    }
+};
+
+std::unique_ptr<Operation> Add::with_norm(Place from, Place y, const float* weight, float eps, long n) const {
+    if (!(from == to) || n != width || y.buffer == to.buffer) return nullptr;
+    return std::make_unique<Joined>(*this, y, weight, eps);
+}
+
 struct Multiply : Operation {
     Place x, y;
     std::shared_ptr<Prepared> product;
@@ -106,9 +147,7 @@ std::unique_ptr<Operation> norm_rows(Place x, Place y, const float* weight, floa
 }
 
 std::unique_ptr<Operation> add_rows(Place to, Place x, long width) {
-    return rows_of(to, x, width, [](float* a, const float* b, long n) {
-        for (long i = 0; i < n; ++i) a[i] += b[i];
-    });
+    return std::make_unique<Add>(to, x, width);
 }
 
 std::unique_ptr<Operation> add_vector(Place to, const float* vector, long width) {
@@ -141,6 +180,16 @@ std::unique_ptr<Operation> fetch_turns(Place cosine, Place sine, long table, lon
 
 std::unique_ptr<Operation> ready_heads(Place x, Place y, Place cosine, Place sine, const Heads& shape) {
     return std::make_unique<Ready>(x, y, cosine, sine, shape);
+}
+
+void Program::norm(Place x, Place y, const float* weight, float eps, long groups, long width) {
+    if (groups == 1 && !operations.empty()) {
+        if (auto joined = operations.back()->with_norm(x, y, weight, eps, width)) {
+            operations.back() = std::move(joined);
+            return;
+        }
+    }
+    add(norm_rows(x, y, weight, eps, groups, width));
 }
 
 long Program::run(const Frame& frame) const {

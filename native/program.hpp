@@ -17,6 +17,7 @@ namespace plait {
 // Columns of a register from `column` on. buffer < 0: tensor -1 - buffer of the caller.
 struct Place {
     long buffer, column;
+    bool operator==(const Place&) const = default;
 };
 
 // Tokens of one session: rows [row, row + count) of the call, at positions from `position` on.
@@ -72,6 +73,8 @@ struct Operation {
     Operation& operator=(const Operation&) = delete;
     // False: keys or values are beyond what float16 holds.
     virtual bool run(const Frame&) const = 0;
+    // This operation and the norm of rows [rows, width] that follows it in one; null: they stay two.
+    virtual std::unique_ptr<Operation> with_norm(Place, Place, const float*, float, long) const { return nullptr; }
     virtual ~Operation() = default;
 };
 
@@ -82,6 +85,8 @@ struct Program {
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
     void add(std::unique_ptr<Operation> made) { operations.push_back(std::move(made)); }
+    // y = norm(x), in one with the operation before it where that can.
+    void norm(Place x, Place y, const float* weight, float eps, long groups, long width);
     // -1: done; otherwise the operation that could not.
     long run(const Frame& frame) const;
 };

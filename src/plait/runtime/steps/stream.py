@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from plait.runtime.ops.activation import softcap
+from plait.runtime.ops.joins import join
 from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import layer_norm, rms_norm
 from plait.runtime.packed import Packed
@@ -114,7 +115,7 @@ class AddTo(Step):
     source: str
 
     def __call__(self, call: Call) -> None:
-        call.registers["h"] += call.registers[self.source]
+        join(call.registers["h"], call.registers[self.source], None, None)
 
     def lower(self, plan: Lowering) -> bool:
         width = plan.width_of("h")

@@ -133,8 +133,11 @@ PLAIT_INLINE void drain() { _mm_sfence(); }
 
 #else
 
+// The compiler's own vectors, in whatever registers the machine has.
+typedef float Sixteen __attribute__((vector_size(64)));
+
 struct Vec {
-    float f[16];
+    Sixteen f;
 };
 
 #define PLAIT_EACH(expression)                \
@@ -156,25 +159,29 @@ PLAIT_INLINE float f16_to_float(std::uint16_t h) {
     float small = float(fraction) * 0x1p-24f;
     return sign ? -small : small;
 }
-PLAIT_INLINE Vec set1(float x) { PLAIT_EACH(x); }
-PLAIT_INLINE Vec load(const float* p) { PLAIT_EACH(p[i]); }
+PLAIT_INLINE Vec set1(float x) { return {x - Sixteen{}}; }
+PLAIT_INLINE Vec load(const float* p) {
+    Vec r;
+    std::memcpy(&r.f, p, sizeof r.f);
+    return r;
+}
 PLAIT_INLINE Vec load_n(const float* p, int n) { PLAIT_EACH(i < n ? p[i] : 0.0f); }
-PLAIT_INLINE void store(float* p, Vec a) { std::memcpy(p, a.f, sizeof a.f); }
-PLAIT_INLINE void store_n(float* p, Vec a, int n) { std::memcpy(p, a.f, sizeof(float) * n); }
-PLAIT_INLINE Vec add(Vec a, Vec b) { PLAIT_EACH(a.f[i] + b.f[i]); }
-PLAIT_INLINE Vec sub(Vec a, Vec b) { PLAIT_EACH(a.f[i] - b.f[i]); }
-PLAIT_INLINE Vec mul(Vec a, Vec b) { PLAIT_EACH(a.f[i] * b.f[i]); }
-PLAIT_INLINE Vec div(Vec a, Vec b) { PLAIT_EACH(a.f[i] / b.f[i]); }
-PLAIT_INLINE Vec fma(Vec a, Vec b, Vec c) { PLAIT_EACH(a.f[i] * b.f[i] + c.f[i]); }
-PLAIT_INLINE Vec max(Vec a, Vec b) { PLAIT_EACH(a.f[i] > b.f[i] ? a.f[i] : b.f[i]); }
-PLAIT_INLINE Vec min(Vec a, Vec b) { PLAIT_EACH(a.f[i] < b.f[i] ? a.f[i] : b.f[i]); }
+PLAIT_INLINE void store(float* p, Vec a) { std::memcpy(p, &a.f, sizeof a.f); }
+PLAIT_INLINE void store_n(float* p, Vec a, int n) { std::memcpy(p, &a.f, sizeof(float) * n); }
+PLAIT_INLINE Vec add(Vec a, Vec b) { return {a.f + b.f}; }
+PLAIT_INLINE Vec sub(Vec a, Vec b) { return {a.f - b.f}; }
+PLAIT_INLINE Vec mul(Vec a, Vec b) { return {a.f * b.f}; }
+PLAIT_INLINE Vec div(Vec a, Vec b) { return {a.f / b.f}; }
+PLAIT_INLINE Vec fma(Vec a, Vec b, Vec c) { return {a.f * b.f + c.f}; }
+PLAIT_INLINE Vec max(Vec a, Vec b) { return {a.f > b.f ? a.f : b.f}; }
+PLAIT_INLINE Vec min(Vec a, Vec b) { return {a.f < b.f ? a.f : b.f}; }
 PLAIT_INLINE Vec round(Vec a) { PLAIT_EACH(std::nearbyint(a.f[i])); }
 PLAIT_INLINE Vec exp2_of_whole(Vec n) { PLAIT_EACH(as_float(std::uint32_t(int(n.f[i]) + 127) << 23)); }
-PLAIT_INLINE Vec where_less(Vec x, Vec y, Vec b, Vec a) { PLAIT_EACH(x.f[i] < y.f[i] ? b.f[i] : a.f[i]); }
+PLAIT_INLINE Vec where_less(Vec x, Vec y, Vec b, Vec a) { return {x.f < y.f ? b.f : a.f}; }
 PLAIT_INLINE Vec load_bf16(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[i]) << 16)); }
 PLAIT_INLINE Vec load_f16(const std::uint16_t* p) { PLAIT_EACH(f16_to_float(p[i])); }
 PLAIT_INLINE Vec low_halves(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[2 * i]) << 16)); }
-PLAIT_INLINE void stream(float* p, Vec a) { std::memcpy(p, a.f, sizeof a.f); }
+PLAIT_INLINE void stream(float* p, Vec a) { std::memcpy(p, &a.f, sizeof a.f); }
 PLAIT_INLINE void drain() {}
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[2 * i + 1]) << 16)); }
 

@@ -311,6 +311,8 @@ class Schedule:
             if sequence.finish is None:
                 sequence.finish = "cancelled"
                 sequence.channel.give(sequence.tail())
+            elif (rest := sequence.rest()) is not None:
+                self.model.run([rest], "none")
             self._remove(sequence, keep=True)
             result = sequence.result()
         except BaseException as error:

@@ -79,6 +79,12 @@ class Session:
         for value in self.values:
             value.trim()
 
+    def stay(self, *, returns: bool) -> None:
+        """What is processed will not be taken back; `returns`: what the next calls process may be."""
+        for value in self.values:
+            value.settle()
+        self.returns = returns
+
     def resume_point(self, position: int) -> int | None:
         """Where to go back to on the way to `position`: there, or the nearest earlier one that has values.
 

@@ -155,6 +155,11 @@ class ValueRun:
         while len(self.bases) > 1 and self.bases[1][0] <= position:
             self._release(self.bases.pop(0)[1])
 
+    def settle(self) -> None:
+        """Let go of all bases."""
+        while self.bases:
+            self._release(self.bases.pop()[1])
+
     def fork(self) -> ValueRun:
         """The same value for another session: it is shared."""
         made = ValueRun(self._pool, self._class)
@@ -189,8 +194,7 @@ class ValueRun:
         self.trim()
         self._release(self.now)
         self.now = None
-        while self.bases:
-            self._release(self.bases.pop()[1])
+        self.settle()
         self._spare = None
 
     def _release(self, value: Value | None) -> None:

@@ -60,6 +60,11 @@ class Cap:
         self._open.pop(id(session), None)
 
     @property
+    def promised(self) -> int:
+        """Bytes of all claims."""
+        return sum(self._claims.values())
+
+    @property
     def opened(self) -> int:
         """How many sessions are open beside what runs."""
         return len(self._open)
@@ -97,7 +102,7 @@ class Cap:
             self._prefixes.make_room(max(0, min(self._cache, room)))
 
     def _taken(self, but: Session | None) -> int:
-        return sum(self._claims.values()) + self._open_bytes(but)
+        return self.promised + self._open_bytes(but)
 
     def _open_bytes(self, but: Session | None) -> int:
         """Bytes that open sessions hold, but for one; what several share counts once."""

@@ -30,10 +30,11 @@ _SHARED: Final = (
     "dtype",
     "kv_dtype",
     "device",
+    "speculate",
     "threads",
 )
 _SAMPLING: Final = _SHARED[1:9]
-_LOADING: Final = _SHARED[10:13]
+_LOADING: Final = ("dtype", "kv_dtype", "device", "speculate")
 _OWN: Final = (
     click.Argument(["model"]),
     click.Option(["-s", "--system"], metavar="TEXT", help="Instructions that go before the chat."),

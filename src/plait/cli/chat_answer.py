@@ -33,11 +33,12 @@ def show_answer(chat: Chat, messages: list[dict[str, Any]]) -> Answer:
     thoughts = Thoughts(form.tokenizer, markers, state)
     options: Options = {"sampling": chat.sampling, "max_tokens": chat.max_tokens, "stop": chat.stop}
     asked = chat.engine.chats.request(messages, options, template=chat.template, variables=chat.variables)
-    events = iter(chat.engine.take(asked, stepwise=True))
+    ticket = chat.engine.take(asked, stepwise=True)
     tokens: list[int] = []
-    result: Result | None = None
-    try:
-        for event in events:
+    results: list[Result] = []
+
+    def read() -> None:
+        for event in ticket:
             if isinstance(event, Token):
                 tokens.append(event.id)
                 thoughts.push(event.id)
@@ -45,14 +46,20 @@ def show_answer(chat: Chat, messages: list[dict[str, Any]]) -> Answer:
             elif isinstance(event, Tail):
                 chat.show(event.text, thoughts.inside)
             elif isinstance(event, Result):
-                result = event
+                results.append(event)
+
+    try:
+        read()
     except KeyboardInterrupt:
         if not chat.stoppable:
             raise
+        read()  # what was under way
     finally:
-        events.close()
+        ticket.close()
         chat.show("\n", False)
-    closing = closing_line(result) if result is not None else f"stopped after {len(tokens)} tokens"
+    result = results[0] if results else None
+    whole = result is not None and result.finish_reason != "cancelled"
+    closing = closing_line(result) if result is not None and whole else f"stopped after {len(tokens)} tokens"
     chat.say(f"[{closing}]")
     if not tokens:
         return Answer(None, closing)

@@ -76,6 +76,8 @@ def closing_line(result: Result) -> str:
         parts.append(f"decode {usage.completion} tokens, {_speed(usage.completion - 1, timing.decode_seconds)}")
     else:
         parts.append(f"decode {usage.completion} tokens")
+    if usage.drafted:
+        parts.append(f"{usage.accepted} of {usage.drafted} guessed tokens stood")
     ended = f"stop string {result.stop!r}" if result.stop is not None else result.finish_reason
     return "; ".join((*parts, f"ended by {ended}", f"seed {result.seed}"))
 
@@ -214,6 +216,13 @@ def _positionals(arguments: tuple[str, ...]) -> tuple[str, str]:
     metavar="SIZE",
     help="State of the prompt and answer to keep while the process lives; 0: none.  Default: 2GiB.",
 )
+@click.option(
+    "--speculate",
+    type=click.IntRange(0, 32),
+    default=0,
+    metavar="N",
+    help="Guess up to N tokens ahead where the text repeats itself: changes the speed, never the text.  [default: 0]",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per event and line.")
 def command(
     arguments: tuple[str, ...],
@@ -235,6 +244,7 @@ def command(
     threads: int | None,
     memory: int | None,
     cache: int | None,
+    speculate: int,
     as_json: bool,
 ) -> None:
     """Continue PROMPT with MODEL and stream the text.
@@ -270,6 +280,7 @@ def command(
         device=device,
         memory=memory,
         cache=CACHE if cache is None else cache,
+        speculate=speculate,
     )
     if memory is not None:
         plan = found.plan(len(found.tokens(prompt, markup=not plain)) + max(1, max_tokens))

@@ -210,11 +210,15 @@ def leading(logits: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
 
     The most probable first; of equal ones the lower id. `logits` as for `Sampler.choose`; those at -inf are left out.
     """
-    row = _row(logits)
-    chosen = _largest(row, count)
-    order = chosen[np.argsort(-row[chosen], kind="stable")]
-    peak, rest = _scale(row)
-    return tuple((int(token), float(row[token]) - peak - rest) for token in order if row[token] > -np.inf)
+    row = NativeRow.of(logits)
+    if row is not None:
+        few = row.largest(count)
+        order = few[np.argsort(-row.values[few], kind="stable")]
+        return tuple((int(token), row.logprob(int(token))) for token in order)
+    raw = _row(logits)
+    chosen = _largest(raw, count)
+    order = chosen[np.argsort(-raw[chosen], kind="stable")]
+    return tuple((int(token), _logprob(raw, int(token))) for token in order if raw[token] > -np.inf)
 
 
 def _among_few(row: NativeRow, sampling: Sampling, counts: Mapping[int, int]) -> Candidates | None:
@@ -320,19 +324,10 @@ def _pick(weights: NDArray[np.float64], fraction: float) -> int:
 
 
 def _logprob(row: NDArray[np.float64], token: int) -> float:
-    """Log softmax of the row at `token`."""
-    peak, rest = _scale(row)
-    return float(row[token]) - peak - rest
-
-
-def _scale(row: NDArray[np.float64]) -> tuple[float, float]:
-    """(largest value, log of the sum of exponentials relative to it).
-
-    The exponentials are float32, their sum float64: good to about 1e-6.
-    """
+    """Log softmax of the row at `token`. The exponentials are float32, their sum float64: good to about 1e-6."""
     peak = float(row.max())
     weights = np.exp((row - peak).astype(np.float32))
-    return peak, math.log(float(weights.sum(dtype=np.float64)))
+    return float(row[token]) - peak - math.log(float(weights.sum(dtype=np.float64)))
 
 
 def _number(field: str, value: object, rule: str, *, low: float, high: float = math.inf) -> float:

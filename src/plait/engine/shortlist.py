@@ -33,11 +33,12 @@ class NativeRow:
     index, peak  of the largest number, the lowest of equal ones
     """
 
-    __slots__ = ("_kernels", "_row", "index", "peak", "values")
+    __slots__ = ("_kernels", "_row", "_total", "index", "peak", "values")
 
     def __init__(self, kernels: Native, row: torch.Tensor, index: int, peak: float) -> None:
         self._kernels = kernels
         self._row = row
+        self._total: float | None = None
         self.values: NDArray[np.float32] = row.numpy()
         self.index = index
         self.peak = peak
@@ -56,8 +57,9 @@ class NativeRow:
 
     def logprob(self, token: int) -> float:
         """Log softmax of the row at `token`: a sum of float32 exponentials in a fixed order, good to 1e-6."""
-        total = self._kernels.sum_exp(self._row.data_ptr(), self._row.numel(), self.peak)
-        return min(0.0, float(self.values[token]) - self.peak - math.log(total))
+        if self._total is None:
+            self._total = math.log(self._kernels.sum_exp(self._row.data_ptr(), self._row.numel(), self.peak))
+        return min(0.0, float(self.values[token]) - self.peak - self._total)
 
     def largest(self, count: int) -> NDArray[np.int64]:
         """Ascending indices of the `count` largest above -inf, or of all that are; of equal ones the lowest."""

@@ -5,19 +5,45 @@
 
 namespace plait {
 
-enum class Store : int { f32 = 0, bf16 = 1, f16 = 2 };
+enum class Store : int { f32 = 0, bf16 = 1, f16 = 2, int8 = 3 };
 enum class Activation : int { silu = 0, gelu_tanh = 1, sigmoid = 2, gelu = 3 };
 
-// Softmax attention of n queries at positions start.. over blocks of 64 keys; see ops/attention.py.
+// New tokens of one sequence in a call: rows [row, row + n), at positions start... Its slabs, 64 positions each from slab
+// `first_block` on, have their addresses from `table` on.
+struct AttentionSpan {
+    std::int64_t row, n, start, first_block, table;
+};
+
+// One of the products that make a score. In a slab its keys lie `offset` bytes from the beginning: [kv_heads, 64, dim].
+struct AttentionPart {
+    const float* queries;  // [rows, heads, dim], row stride `stride`
+    std::int64_t stride, dim, offset;
+};
+
+// Softmax attention of all spans of a call over slabs; see ops/attention.py.
 struct Attention {
-    const float* queries;  // [n, heads, dim], row stride `query_stride`
-    float* out;            // [n, heads, v_dim]
-    const float* sinks;    // [heads] or null
-    const void* const* keys;    // of each block: [kv_heads, 64, dim]
-    const void* const* values;  // of each block: [kv_heads, 64, v_dim]
-    long n, heads, kv_heads, dim, v_dim, query_stride;
-    long start, first_block, window;  // window: at most start + n where there is none
-    float scale, cap;                 // cap 0: no softcap
+    const AttentionSpan* spans;
+    long count;
+    const std::uintptr_t* addresses;
+    const AttentionPart* parts;
+    long part_count;
+    long value_offset, v_dim;     // values in a slab: [kv_heads, 64, v_dim]
+    float* out;                   // [rows, heads, v_dim]
+    const float* sinks;           // [heads] or null
+    const std::uint8_t* chosen;   // [rows, positions], row stride `chosen_stride`, or null: all keys
+    long chosen_stride;
+    long heads, kv_heads, window;  // window 0: none
+    float scale, cap;              // cap 0: no softcap
+    Store store;
+};
+
+// Rows [rows, heads, dim], row stride `row_stride`, of the spans of a call, on their way to [heads, 64, dim] in slabs.
+struct StoredRows {
+    const float* rows;
+    long row_stride, heads, dim, offset;
+    const AttentionSpan* spans;
+    long count;
+    const std::uintptr_t* addresses;
     Store store;
 };
 
@@ -116,6 +142,8 @@ struct Kernels {
     // The same with x rounded to bf16, W packed in pairs: [panel][in / 2][16][2], `in` padded to a multiple of 32
     void (*linear_bf16)(const Product<std::uint16_t>&);
     void (*attention)(const Attention&);
+    // False: a number is beyond what the store holds
+    bool (*store_rows)(const StoredRows&);
     // y = x / sqrt(mean(x^2) + eps) * weight; rows of `groups` consecutive vectors, weight [groups, width] or null
     void (*rms_norm)(const float* x, long x_stride, const float* weight, float eps, float* y, long rows, long groups,
                      long width);
@@ -142,6 +170,9 @@ extern const Kernels avx512_kernels;
 // Other forms of linear_bf16 over the same packed weights.
 void linear_bf16_avx512bf16(const Product<std::uint16_t>&);
 void linear_bf16_amx(const Product<std::uint16_t>&);
+
+// The form of attention over bf16 rows and codes for matrix tiles.
+void attention_amx(const Attention&);
 
 // Rows [rows, in] rounded to bf16 (to nearest, ties to even), padded with zeros to `padded` columns.
 void round_rows(const float* x, long x_stride, std::uint16_t* y, long rows, long in, long padded);

@@ -1,5 +1,6 @@
 // All kernels of one level; compiled once for each, with PLAIT_LEVEL and the flags of that level.
 #include "attention.hpp"
+#include "attention_fma.hpp"
 #include "convolution.hpp"
 #include "delta.hpp"
 #include "joins.hpp"
@@ -7,6 +8,7 @@
 #include "linear.hpp"
 #include "rows.hpp"
 #include "sample.hpp"
+#include "stored.hpp"
 
 #define PLAIT_TEXT_(x) #x
 #define PLAIT_TEXT(x) PLAIT_TEXT_(x)
@@ -18,7 +20,7 @@ namespace plait {
 extern const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels);
 const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels) = {
     PLAIT_TEXT(PLAIT_LEVEL), PLAIT_LEVEL::linear_f32, PLAIT_LEVEL::linear_bf16,
-    PLAIT_LEVEL::attention,  PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::heads,       PLAIT_LEVEL::gated,
+    PLAIT_LEVEL::attention,  PLAIT_LEVEL::store_rows, PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::heads,       PLAIT_LEVEL::gated,
     PLAIT_LEVEL::delta,      PLAIT_LEVEL::convolution, PLAIT_LEVEL::gate_heads, PLAIT_LEVEL::join_rows, PLAIT_LEVEL::softcap,
     PLAIT_LEVEL::peak,       PLAIT_LEVEL::sum_exp,    PLAIT_LEVEL::maxima,
 };

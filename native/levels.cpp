@@ -26,6 +26,19 @@ bool may_use_tiles() {
 #endif
 }
 
+#if defined(PLAIT_HAS_AMX)
+// What serves at level amx beside the products: attention over matrix tiles, the rest is that of avx512.
+const Kernels& amx_kernels() {
+    static const Kernels made = [] {
+        Kernels kernels = avx512_kernels;
+        kernels.name = "amx";
+        kernels.attention = attention_amx;
+        return kernels;
+    }();
+    return made;
+}
+#endif
+
 bool has_bf16_products() {
 #if defined(PLAIT_HAS_AVX512BF16)
     if (!__builtin_cpu_supports("avx512f")) return false;
@@ -54,7 +67,8 @@ std::vector<Level> levels() {
             found.push_back({"avx512bf16", &avx512_kernels, linear_bf16_avx512bf16, "avx512bf16"});
 #endif
 #if defined(PLAIT_HAS_AMX)
-        if (has_bf16_products() && may_use_tiles()) found.push_back({"amx", &avx512_kernels, linear_bf16_amx, "amx"});
+        if (has_bf16_products() && may_use_tiles())
+            found.push_back({"amx", &amx_kernels(), linear_bf16_amx, "amx"});
 #endif
     }
 #endif

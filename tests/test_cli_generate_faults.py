@@ -61,7 +61,7 @@ def refused(call):
         (["MODEL", "x", "--seed", "-1"], ["seed: expected an integer in [0, 2**64), found -1"]),
         (["MODEL", "x", "--stop", ""], ["stop string 0: expected at least one character"]),
         (["MODEL", "x", "--dtype", "int4"], ["dtype: expected one of float32", "'int4'"]),
-        (["MODEL", "x", "--kv-dtype", "q8"], ["kv_dtype: expected one of float32", "'q8'"]),
+        (["MODEL", "x", "--kv-dtype", "q4"], ["kv_dtype: expected one of float32", "'q4'"]),
         (["MODEL", "x", "--device", "abacus"], ["device: expected a device torch can use here", "'abacus'"]),
         (["MODEL", "x", "--device", "meta"], ["device", "'meta'"]),
         (["MODEL", "x", "--memory", "lots"], ["--memory", "'lots'", "8GiB"]),

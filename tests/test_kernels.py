@@ -16,8 +16,6 @@ from plait.errors import UsageError
 from plait.runtime import kernels
 from plait.runtime.ops import linear
 from plait.runtime.ops.activation import ACTIVATIONS
-from plait.runtime.ops.attention import attention_reference
-from plait.runtime.ops.attention_native import attention_native
 from plait.runtime.ops.heads import native_heads
 from plait.runtime.ops.norm import native_rms_norm, rms_norm_reference
 from plait.runtime.ops.rope import rotate
@@ -59,70 +57,6 @@ def test_products_are_right_and_rows_are_their_own(level, dtype, out, width, row
     # Rows at a distance from each other, as parts of a wider tensor are.
     wide = torch.cat((x, x), 1)
     assert torch.equal(product(wide[:, width:]), whole)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=20, deadline=None)
-@given(
-    kv_heads=st.integers(1, 3),
-    group=st.sampled_from([1, 2, 3, 5, 40]),
-    dim=st.sampled_from([4, 16, 20, 64]),
-    v_dim=st.sampled_from([4, 12, 16, 80]),
-    store=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
-    window=st.sampled_from([None, 1, 63, 64, 65, 520]),
-    cap=st.sampled_from([None, 5.0]),
-    sinks=st.booleans(),
-    data=st.data(),
-)
-def test_attention_is_right_and_rows_are_their_own(level, kv_heads, group, dim, v_dim, store, window, cap, sinks, data):
-    length, heads = data.draw(st.sampled_from([1, 64, 130, 700])), kv_heads * group
-    if group == 40:
-        length = min(length, 130)
-    q = _normal(length, heads, dim)
-    count = -(-length // 64)
-    keys = _normal(count, kv_heads, 64, dim, seed=1).to(store)
-    values = _normal(count, kv_heads, 64, v_dim, seed=2).to(store)
-    sink = _normal(heads, seed=3) if sinks else None
-    blocks = list(zip(keys, values, strict=True))
-    level_kernels = _native(level)
-
-    def run(first, stop):
-        out = torch.empty(stop - first, heads, v_dim)
-        low = 0 if window is None else max(0, first - window + 1) // 64
-        used = blocks[low : (stop - 1) // 64 + 1]
-        attention_native(
-            level_kernels,
-            q[first:stop],
-            used,
-            start=first,
-            first_block=low,
-            scale=0.3,
-            window=window,
-            cap=cap,
-            out=out,
-            sinks=sink,
-        )
-        return out
-
-    def rows(blocks_of):
-        return blocks_of.transpose(1, 2).flatten(0, 1)[:length].double()
-
-    whole = run(0, length)
-    expected = attention_reference(
-        q.double(),
-        rows(keys),
-        rows(values),
-        start=0,
-        first=0,
-        scale=0.3,
-        window=window,
-        cap=cap,
-        sinks=None if sink is None else sink.double(),
-    )
-    assert _gap(whole, expected) < 3e-6
-    first = data.draw(st.integers(0, length - 1))
-    stop = data.draw(st.integers(first + 1, length))
-    assert torch.equal(run(first, stop), whole[first:stop])
 
 
 @pytest.mark.parametrize("level", LEVELS)

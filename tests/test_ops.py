@@ -209,7 +209,6 @@ def test_a_sink_takes_its_share_and_adds_nothing():
 
 
 def test_keeps_bits_is_a_real_check(monkeypatch):
-    monkeypatch.setattr(attention, "native", lambda: None)
     assert attention.keeps_bits(4, 1, (64,), 64)
     real = attention._tile
 

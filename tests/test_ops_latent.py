@@ -247,7 +247,7 @@ class Recorded(Step):
 
     def __call__(self, call):
         self.step(call)
-        self.found.append((self.step.layer, call.registers[self.step.target].clone()))
+        self.found.append((self.step.held.layer, call.registers[self.step.target].clone()))
 
 
 def choices(model, ids, split, monkeypatch):

@@ -6,7 +6,7 @@ context, never a rate; `per_token_bytes` is the growth at one context.
 
 Keys and values, latents and indexer keys are counted in the format asked for; recurrent states and convolution tails
 are float32, and float64 beside f64. In `q8` each head's vector of a row is padded to whole blocks of 32 elements of 34
-bytes, as GGUF's q8_0 stores them; this version counts the format and does not run it.
+bytes, as GGUF's q8_0 stores them.
 """
 
 from __future__ import annotations

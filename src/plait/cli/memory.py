@@ -207,7 +207,7 @@ def _notes(account: MemoryAccount, max_context: int | None) -> list[str]:
     if account.kv_format not in KV_FORMATS:
         notes.append(
             f"{account.kv_format} takes 34 bytes for each 32 elements of a head's vector, its last block padded, as "
-            f"GGUF's q8_0 does; this version counts it and keeps keys and values in {', '.join(KV_FORMATS)}"
+            "GGUF's q8_0 does"
         )
     if account.table_bytes:
         notes.append("a token reads one row of the table of per-layer embeddings, so the table can stay on disk")

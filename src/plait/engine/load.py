@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from plait.runtime.weight_plan import weight_plan
 from plait.runtime.weights import Weights, open_weights
 from plait.units import parse_bytes
 
-__all__ = ["CACHE", "DTYPES", "Opened", "default_numbers", "load", "opened"]
+__all__ = ["CACHE", "DTYPES", "KV_DTYPES", "Opened", "default_numbers", "load", "opened"]
 
 CACHE: Final = "2GiB"
 
@@ -41,13 +41,17 @@ DTYPES: Final = MappingProxyType(
 )
 
 
-def _dtype(value: str | torch.dtype, what: str) -> torch.dtype:
+# Keys and values may be blocks of codes as well, which torch.int8 stands for.
+KV_DTYPES: Final = MappingProxyType({**DTYPES, "int8": torch.int8, "q8": torch.int8})
+
+
+def _dtype(value: str | torch.dtype, what: str, known: Mapping[str, torch.dtype] = DTYPES) -> torch.dtype:
     if isinstance(value, torch.dtype):
-        if value in DTYPES.values():
+        if value in known.values():
             return value
-    elif isinstance(value, str) and value in DTYPES:
-        return DTYPES[value]
-    raise UsageError(fault(what, expected="one of " + ", ".join(DTYPES), found=repr(value)))
+    elif isinstance(value, str) and value in known:
+        return known[value]
+    raise UsageError(fault(what, expected="one of " + ", ".join(known), found=repr(value)))
 
 
 def _device(value: str | torch.device) -> torch.device:
@@ -189,7 +193,7 @@ def opened(
 ) -> Opened:
     """Find MODEL and read all but its weights. The options are those of `load`."""
     weights_dtype = _dtype(dtype, "dtype")
-    numbers = Numbers(weights_dtype, _dtype(kv_dtype, "kv_dtype") if kv_dtype is not None else weights_dtype)
+    numbers = Numbers(weights_dtype, _dtype(kv_dtype, "kv_dtype", KV_DTYPES) if kv_dtype is not None else weights_dtype)
     place = _device(device)
     cap = None if memory is None else _bytes(memory, "memory", 1)
     budget = _bytes(cache, "cache", 0)
@@ -228,7 +232,8 @@ def load(
     model     catalogue name, directory or .gguf file; the weights of a hub id are not downloaded
     dtype     type the weights are expanded to and used in: float32 (exact for every format read here), float64,
               bfloat16 or float16 (half the memory; products round their inputs and outputs to it)
-    kv_dtype  type keys and values are stored in; None: the same as dtype
+    kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with
+              a float16 scale; None: the same as dtype
     memory    cap in bytes (or "8GiB") on weights and all state; None: no cap
     cache     bytes (or "1GiB") of state of earlier prompts kept for later ones that begin alike; 0: none. Under a cap
               it gives way to what is asked for

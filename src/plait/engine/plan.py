@@ -22,7 +22,13 @@ from plait.units import binary_bytes
 __all__ = ["MemoryPlan", "memory_plan", "refuse_weights"]
 
 _FORMATS: Final = MappingProxyType(
-    {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+    {
+        torch.float64: "f64",
+        torch.float32: "f32",
+        torch.bfloat16: "bf16",
+        torch.float16: "f16",
+        torch.int8: "q8",
+    }
 )
 
 

@@ -104,24 +104,35 @@ class Native:
     ) -> None: ...
     def attention(
         self,
-        queries: int,
-        query_stride: int,
-        keys: list[int],
-        values: list[int],
+        parts: list[tuple[int, int, int, int]],
+        spans: int,
+        count: int,
+        addresses: int,
+        value_offset: int,
+        v_dim: int,
+        chosen: int,
+        chosen_stride: int,
         sinks: int,
         out: int,
-        n: int,
         heads: int,
         kv_heads: int,
-        dim: int,
-        v_dim: int,
-        start: int,
-        first_block: int,
         window: int,
         scale: float,
         cap: float,
         store: int,
     ) -> None: ...
+    def store_rows(
+        self,
+        rows: int,
+        row_stride: int,
+        heads: int,
+        dim: int,
+        offset: int,
+        spans: int,
+        count: int,
+        addresses: int,
+        store: int,
+    ) -> bool: ...
     def prepared_f32(self, w: int, out: int, width: int, activation: int) -> Prepared: ...
     def prepared_bf16(self, w: int, out: int, width: int, activation: int) -> Prepared: ...
     def program(self) -> Program: ...

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from plait.errors import PlaitError, fault
 from plait.runtime.kernels import native, takes
 from plait.runtime.lower import Buffer, Lowering, NativePart, Output
 from plait.runtime.slabs import SlabPool
-from plait.runtime.steps.attend import TOO_LARGE
 from plait.runtime.steps.call import Call, Step
+from plait.runtime.steps.rows import refusal
 
 if TYPE_CHECKING:
     from plait.runtime._native import Native, Ragged
@@ -68,6 +67,11 @@ class Plan:
             else:
                 part(call)
         return scratch
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the sessions' slabs."""
+        return self._pool.dtype
 
     def give_back(self, area: Tensor) -> None:
         """Nobody reads the registers in this scratch any more."""
@@ -125,12 +129,12 @@ class Scratch:
         self._plan.give_back(self._area)
 
     def run(self, part: NativePart, call: Call, ragged: Ragged) -> None:
-        """One program. PlaitError: keys or values are beyond what float16 holds."""
+        """One program. PlaitError: keys or values are beyond what the slabs' type holds."""
         tensors = [_flat(call.registers[name]) for name in part.inputs]
         places = [(tensor.data_ptr(), tensor.stride(0)) for tensor in tensors]
         failed = part.program.run(ragged, self._rows, self._own, places)
         if failed >= 0:
-            raise PlaitError(fault(f"layer {part.layers[failed]}: {TOO_LARGE[0]}", advice=TOO_LARGE[1]))
+            raise refusal(part.layers[failed], self._plan.dtype)
         for output in part.outputs:
             call.registers[output.name] = self._view(output)
 

@@ -1,7 +1,7 @@
 """Slabs: the rows of 64 consecutive tokens, for every layer of one law class, in one allocation.
 
 A class is all full rows together, or all windows of one size together. In a slab each part of each layer lies as
-[heads, SLAB, dim]; rows not yet written are zero. Full slabs are never written again and are shared by reference.
+[heads, SLAB, width]; rows not yet written are zero. Full slabs are never written again and are shared by reference.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ from torch import Tensor
 
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.state import SLAB, Category, LayerLaw, Part, Rows, WindowRows, laws, row_classes, slab_span
+from plait.runtime.ops.codes import stored_width
 from plait.runtime.values import BASES, value_classes
 
-__all__ = ["Slab", "SlabClass", "SlabPool", "SlabRun"]
+__all__ = ["Place", "Slab", "SlabClass", "SlabPool", "SlabRun"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where one part of one layer lies in a slab: elements [start, stop) as [heads, SLAB, dim]."""
+class Place:
+    """Where one part of one layer lies in a slab: elements [start, stop) as [heads, SLAB, width].
+
+    dim    of the vectors that are stored
+    width  elements of the slab's type that one of them takes
+    """
 
     start: int
     stop: int
     heads: int
     dim: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +44,20 @@ class SlabClass:
     index: int
     category: Category
     law: Rows | WindowRows
-    places: Mapping[int, tuple[_Place, ...]]
+    places: Mapping[int, tuple[Place, ...]]
     elements: int
 
     @staticmethod
-    def of(index: int, items: tuple[LayerLaw, ...]) -> SlabClass:
-        """The class of laws that `row_classes` put together."""
-        places: dict[int, tuple[_Place, ...]] = {}
+    def of(index: int, items: tuple[LayerLaw, ...], dtype: torch.dtype) -> SlabClass:
+        """The class of laws that `row_classes` put together, for slabs of a type."""
+        places: dict[int, tuple[Place, ...]] = {}
         at = 0
 
-        def place(part: Part) -> _Place:
+        def place(part: Part) -> Place:
             nonlocal at
-            start, at = at, at + part.elements * SLAB
-            return _Place(start, at, part.heads, part.dim)
+            width = stored_width(part.dim, dtype)
+            start, at = at, at + part.heads * SLAB * width
+            return Place(start, at, part.heads, part.dim, width)
 
         for item in items:
             assert isinstance(item.law, Rows | WindowRows)
@@ -61,7 +68,7 @@ class SlabClass:
 
 
 class Slab:
-    """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, dim].
+    """One allocation. `views[layer]` are the parts' tensors [heads, SLAB, width], as `ops.codes` reads them.
 
     `holders` is how many keep it: while there are several, nobody writes it. A cache.protocol.HeldSlab.
     `address` is where it lies in memory.
@@ -83,7 +90,7 @@ class Slab:
         """Made when first asked for: native programs read at the address."""
         if self._views is None:
             self._views = {
-                layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.dim) for p in places)
+                layer: tuple(self.data[p.start : p.stop].view(p.heads, SLAB, p.width) for p in places)
                 for layer, places in self._class.places.items()
             }
         return self._views
@@ -122,11 +129,14 @@ class Slab:
 
 
 class SlabPool:
-    """Allocates slabs and knows how many bytes of each category are held."""
+    """Allocates slabs and knows how many bytes of each category are held.
+
+    dtype  of the slabs; torch.int8 stands for blocks of codes, see `ops.codes`
+    """
 
     def __init__(self, blueprint: Blueprint, dtype: torch.dtype, device: torch.device) -> None:
         items = laws(blueprint)
-        self.classes = tuple(SlabClass.of(i, group) for i, group in enumerate(row_classes(items)))
+        self.classes = tuple(SlabClass.of(i, group, dtype) for i, group in enumerate(row_classes(items)))
         self.values = value_classes(items)
         self._class_of = {(layer, c.category): c.index for c in self.classes for layer in c.places}
         self.dtype = dtype
@@ -188,6 +198,11 @@ class SlabRun:
         self._class = slab_class
         self.first = 0
         self.slabs: list[Slab] = []
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the slabs."""
+        return self._pool.dtype
 
     def reach(self, stop: int) -> None:
         """Allocate so that rows up to `stop` have a place."""

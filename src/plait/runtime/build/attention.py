@@ -36,9 +36,8 @@ def _attend(build: Builder, index: int, mixer: Attention) -> None:
     norms = _head_norms(build, role, mixer)
     build.add(
         Attend(
-            layer=layer,
+            held=build.rows(layer),
             stores=mixer.kv_source is None,
-            slab_class=build.pool.rows_of(layer),
             heads=mixer.heads,
             rope=mixer.rope,
             table=build.table(mixer.rope) if mixer.rope is not None else None,

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from plait.blueprint.spec import Blueprint, Norm, Rope
 from plait.errors import UnsupportedError
+from plait.runtime.kernels import native
 from plait.runtime.ops.attention import keeps_bits
 from plait.runtime.ops.linear import Linear, make_linear, make_linears
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Step
+from plait.runtime.steps.rows import Held
 from plait.runtime.steps.stream import AddTo, Embed, Normalise
 from plait.runtime.weight_source import WeightSource
 
@@ -111,8 +113,24 @@ class Builder:
             self._tables[rope] = RopeTable(rope, self.numbers.compute, self.device)
         return self._tables[rope]
 
+    def rows(self, layer: int) -> Held:
+        """A layer's keys and values, or its latents."""
+        return self._held(layer, self.pool.rows_of(layer))
+
+    def index_keys(self, layer: int) -> Held:
+        """A layer's indexer keys."""
+        return self._held(layer, self.pool.index_keys_of(layer))
+
+    def _held(self, layer: int, slab_class: int) -> Held:
+        return Held(layer, slab_class, self.pool.classes[slab_class].places[layer])
+
     def one_by_one(self, heads: int, kv_heads: int, dims: tuple[int, ...], v_dim: int) -> bool:
-        """Whether attention with heads of this shape must take one position at a time; see `ops.attention`."""
+        """Whether attention with heads of this shape must take one position at a time; see `ops.attention`.
+
+        The kernels need no such care.
+        """
+        if native() is not None and self.device.type == "cpu" and self.numbers.compute == torch.float32:
+            return False
         shape = (heads, kv_heads, dims, v_dim)
         if shape not in self._steady:
             self._steady[shape] = keeps_bits(*shape)

@@ -29,9 +29,8 @@ def add_attend_values(build: Builder, index: int, mixer: Attention) -> None:
     dims = tuple(size for size, there in parts if there is not None)
     build.add(
         AttendValues(
-            layer=layer,
+            held=build.rows(layer),
             stores=mixer.kv_source is None,
-            slab_class=build.pool.rows_of(layer),
             heads=mixer.heads,
             rope=mixer.rope,
             table=build.table(mixer.rope) if mixer.rope is not None else None,

@@ -32,8 +32,7 @@ def add_latent(build: Builder, index: int, mixer: LatentAttention) -> None:
     fold, unfold = _halves(build, role, mixer)
     build.add(
         AttendLatent(
-            layer=index,
-            slab_class=build.pool.rows_of(index),
+            held=build.rows(index),
             nope_dim=mixer.nope_dim,
             rope=mixer.rope,
             table=build.table(mixer.rope),
@@ -103,8 +102,7 @@ def _choose(build: Builder, role: str, index: int, indexer: Indexer) -> None:
     build.normalise("ik", "ik", f"{role}.indexer.key_norm", indexer.key_norm)
     build.add(
         Choose(
-            layer=index,
-            slab_class=build.pool.index_keys_of(index),
+            held=build.index_keys(index),
             target=_chosen(index),
             top_k=indexer.top_k,
             rope=indexer.rope,

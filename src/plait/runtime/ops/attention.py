@@ -2,7 +2,7 @@
 
     attention_reference   one formula over all keys                          oracle; does not keep the contract
     attention             over blocks of 64 keys from absolute position 0    keeps it
-    attention_native      the same by native kernels, where they can           keeps it
+    attention_native      the same by native kernels, of all sessions of a call    keeps it
 
 Keys and values lie in blocks of `SLAB` tokens: block j holds rows [64 j, 64 j + 64), as [kv_heads, 64, dim]; rows not
 yet written are zero. A query at position p sees keys [max(0, p - window + 1), p], or of them those chosen for it.
@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 
 from plait.blueprint.state import SLAB
-from plait.runtime.kernels import native
 from plait.runtime.ops.activation import softcap
-from plait.runtime.ops.attention_native import attention_native, reads
 from plait.runtime.ops.exact import pointwise
 
 __all__ = ["ROOM", "attention", "attention_reference", "keeps_bits"]
@@ -192,21 +190,6 @@ def attention(
     Queries are taken in tiles that end where key blocks end, or before; each tile reduces over its blocks in order.
     Blocks of which no query of a tile sees a key are passed over: they would add zeros.
     """
-    kernels = native()
-    if kernels is not None and chosen is None and reads(queries, blocks, out):
-        attention_native(
-            kernels,
-            queries[0],
-            blocks,
-            start=start,
-            first_block=first_block,
-            scale=scale,
-            window=window,
-            cap=cap,
-            out=out,
-            sinks=sinks,
-        )
-        return
     n, heads, _ = queries[0].shape
     kv_heads = blocks[0][0].shape[0]
     scaled = queries if scale == 1.0 else tuple(part * scale for part in queries)

@@ -53,10 +53,10 @@ class Folding:
         assert self.rope is not None
         return rotate(v.index_select(-1, self.rotated) * self.weight, self.rope, cos, sin)
 
-    def blocks(self, stored: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """From what a slab holds, values and rotated keys, the keys of each part of `queries`, then the values."""
-        values = stored[0]
-        return (*stored[1:], *((values,) if self.fold is not None else ()), values)
+    @property
+    def keys(self) -> tuple[int, ...]:
+        """Of what a slab holds, values and rotated keys, which each part of `queries` meets."""
+        return (*((1,) if self.rope is not None else ()), *((0,) if self.fold is not None else ()))
 
 
 def _rotated(rope: Rope | None) -> Tensor:

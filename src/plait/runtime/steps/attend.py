@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Rope
-from plait.blueprint.state import SLAB
-from plait.errors import PlaitError, fault
 from plait.runtime.lower import Place
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
-from plait.runtime.ops.attention import attention
 from plait.runtime.ops.attention_native import STORES
 from plait.runtime.ops.heads import ready_heads
 from plait.runtime.ops.joins import gate_heads
 from plait.runtime.ops.norm import rms_norm
 from plait.runtime.ops.rope import RopeTable
-from plait.runtime.session import Span
-from plait.runtime.slabs import SlabRun
 from plait.runtime.steps.call import Call, Step
+from plait.runtime.steps.rows import Held, attend, store_rows
 
 if TYPE_CHECKING:
     from plait.runtime.lower import Lowering
 
-__all__ = ["TOO_LARGE", "Attend", "GateHeads", "HeadNorms", "store_rows"]
-
-# What is wrong, and what to do, where keys or values do not fit.
-TOO_LARGE: Final = ("keys or values are beyond what float16 holds", "store them as bfloat16 or float32 (kv_dtype)")
-
+__all__ = ["Attend", "GateHeads", "HeadNorms"]
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
@@ -52,35 +44,15 @@ class HeadNorms:
         return torch.cat([rms_norm(x.flatten(1), w.flatten(), self.eps).view_as(x) for x, w in parts if w.numel()], 1)
 
 
-def store_rows(run: SlabRun, layer: int, start: int, rows: tuple[Tensor, ...]) -> None:
-    """Write rows [n, heads, dim] of each of a layer's parts at positions start .. into the slabs that hold them.
-
-    PlaitError: they do not fit into float16.
-    """
-    n = rows[0].shape[0]
-    done = 0
-    while done < n:
-        at = start + done
-        count = min(n - done, SLAB - at % SLAB)
-        lanes = slice(at % SLAB, at % SLAB + count)
-        for stored, part in zip(run.slabs[at // SLAB - run.first].views[layer], rows, strict=True):
-            stored[:, lanes] = part[done : done + count].transpose(0, 1)
-            # An infinite row would reach the earlier rows of its block too: 0 * infinity is not 0.
-            if stored.dtype == torch.float16 and not torch.isfinite(stored[:, lanes]).all():
-                raise PlaitError(fault(f"layer {layer}: {TOO_LARGE[0]}", advice=TOO_LARGE[1]))
-        done += count
-
-
 @dataclass(frozen=True, slots=True)
 class Attend(Step):
     """y = attention of the queries over the session's rows and the call's own, which are stored first.
 
     K and V are rounded to the slabs' type before any query reads them, within the call too. PlaitError: they do not fit
-    into float16.
+    into it.
 
-    layer       whose rows are read: this layer's, which then stores them, or an earlier one's
+    held        the rows that are read: this layer's, which then stores them, or an earlier one's
     stores      the rows are this layer's
-    slab_class  where they lie
     heads       query heads; in `qk` [n, heads + kv_heads, dim] they come first
     scale       factor on the queries where there is no norm
     v_eps       of the weightless norm of the values, None: they have none
@@ -89,9 +61,8 @@ class Attend(Step):
     one_by_one  see `ops.attention`
     """
 
-    layer: int
+    held: Held
     stores: bool
-    slab_class: int
     heads: int
     rope: Rope | None
     table: RopeTable | None
@@ -113,36 +84,42 @@ class Attend(Step):
             weight, eps = (None, 0.0) if norms is None else (norms.weight, norms.eps)
             qk = ready_heads(qk, weight, eps, self.rope, *call.rotation(self.rope, self.table))
         q, k = qk[:, : self.heads], qk[:, self.heads :]
-        row = 0
-        outs = []
-        v = self._values(call) if self.stores else None
-        for span in call.spans:
-            rows = slice(row, row + len(span.tokens))
-            if v is not None:
-                run = span.session.runs[self.slab_class]
-                store_rows(run, self.layer, span.session.position, (k[rows], v[rows]))
-            outs.append(self._one(span, q[rows]))
-            row = rows.stop
-        call.registers["y"] = outs[0] if len(outs) == 1 else torch.cat(outs)
+        if self.stores:
+            store_rows(call, self.held, (k, self._values(call)))
+        out = torch.empty(q.shape[0], self.heads, self.held.places[1].dim, dtype=q.dtype, device=q.device)
+        attend(
+            call,
+            self.held,
+            (q,),
+            out,
+            keys=(0,),
+            values=1,
+            scale=self.scale,
+            window=self.window,
+            cap=self.cap,
+            sinks=self.sinks,
+            one_by_one=self.one_by_one,
+        )
+        call.registers["y"] = out.flatten(1)
 
     def lower(self, plan: Lowering) -> bool:
         store = STORES.get(plan.pool.dtype)
-        keys, values = plan.pool.classes[self.slab_class].places[self.layer]
-        if store is None or plan.pool.dtype == torch.float16:
+        keys, values = self.held.places
+        if store is None:
             return False
         dim, v_dim, itemsize = keys.dim, values.dim, plan.pool.dtype.itemsize
         queries, own = self._ready(plan, dim, keys.heads)
         v = self._lowered_values(plan, keys.heads, v_dim) if self.stores else own
         out = plan.write("y", self.heads * v_dim)
         if self.stores:
-            plan.stores(self.layer)
+            plan.stores(self.held.layer)
         plan.program.attend(
             queries.at,
             own.at,
             v.at,
             out.at,
             self.stores,
-            self.slab_class,
+            self.held.slab_class,
             keys.start * itemsize,
             values.start * itemsize,
             self.heads,
@@ -220,27 +197,6 @@ class Attend(Step):
         if self.v_eps is not None:
             v = rms_norm(v, None, self.v_eps)
         return v if self.v_scale == 1.0 else v * self.v_scale
-
-    def _one(self, span: Span, q: Tensor) -> Tensor:
-        """Queries [n, heads, dim] of one session -> [n, heads * v_dim]."""
-        run = span.session.runs[self.slab_class]
-        start = span.session.position
-        low = run.first if self.window is None else max(run.first, max(0, start - self.window + 1) // SLAB)
-        blocks = [slab.views[self.layer] for slab in run.slabs[low - run.first :]]
-        out = torch.empty(q.shape[0], self.heads, blocks[0][1].shape[-1], dtype=q.dtype, device=q.device)
-        attention(
-            (q,),
-            blocks,
-            start=start,
-            first_block=low,
-            scale=self.scale,
-            window=self.window,
-            cap=self.cap,
-            sinks=self.sinks,
-            out=out,
-            one_by_one=self.one_by_one,
-        )
-        return out.flatten(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from plait.blueprint.spec import Rope
+from plait.runtime.ops.attention_native import SlabTable
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.session import Span
 
@@ -39,6 +40,7 @@ class Call:
     registers: dict[str, Tensor] = field(default_factory=dict)
     rotations: dict[Rope, tuple[Tensor, Tensor]] = field(default_factory=dict)
     held: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    tables: dict[int, SlabTable] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -50,6 +52,17 @@ class Call:
         found = self.rotations.get(rope)
         if found is None:
             found = self.rotations[rope] = table(self.positions, self.last)
+        return found
+
+    def table(self, slab_class: int) -> SlabTable:
+        """Where the sessions' slabs of a class lie, made once for all layers."""
+        found = self.tables.get(slab_class)
+        if found is None:
+            runs = [(span, span.session.runs[slab_class]) for span in self.spans]
+            found = self.tables[slab_class] = SlabTable.of(
+                (len(span.tokens), span.session.position, run.first, [slab.address for slab in run.slabs])
+                for span, run in runs
+            )
         return found
 
 

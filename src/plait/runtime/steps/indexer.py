@@ -12,8 +12,8 @@ from plait.blueprint.state import SLAB
 from plait.runtime.ops.indexer import choose
 from plait.runtime.ops.rope import RopeTable, rotate
 from plait.runtime.session import Span
-from plait.runtime.steps.attend import store_rows
 from plait.runtime.steps.call import Call, Step
+from plait.runtime.steps.rows import Held, blocks_of, store_rows
 
 __all__ = ["Choose"]
 
@@ -25,14 +25,12 @@ class Choose(Step):
     Reads `iq` [n, heads, dim], `ik` [n, dim] (normalised) and `iw` [n, heads]. Keys are rounded to the slabs' type
     before any query meets them. Positions are those of the longest sequence, in whole slabs.
 
-    layer       whose keys they are
-    slab_class  where they lie
+    held        the keys
     factor      on the weights of the heads: the scalings of scores and heads in one
     one_by_one  see `ops.indexer`
     """
 
-    layer: int
-    slab_class: int
+    held: Held
     target: str
     top_k: int
     rope: Rope
@@ -47,16 +45,16 @@ class Choose(Step):
         w = call.registers["iw"] * self.factor
         width = -(-(call.last + 1) // SLAB) * SLAB
         chosen = torch.zeros(q.shape[0], width, dtype=torch.bool, device=q.device)
+        store_rows(call, self.held, (k,))
         row = 0
         for span in call.spans:
             rows = slice(row, row + len(span.tokens))
-            store_rows(span.session.runs[self.slab_class], self.layer, span.session.position, (k[rows],))
             self._one(span, q[rows], w[rows], chosen[rows])
             row = rows.stop
         call.registers[self.target] = chosen
 
     def _one(self, span: Span, q: Tensor, w: Tensor, out: Tensor) -> None:
         """The choice of one session's new tokens, written to `out`."""
-        blocks = [slab.views[self.layer][0] for slab in span.session.runs[self.slab_class].slabs]
+        blocks = [keys for (keys,) in blocks_of(span, self.held, 0, q.dtype)]
         start = span.session.position
         choose(q, w, blocks, start=start, top_k=self.top_k, out=out, one_by_one=self.one_by_one)

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Rope
-from plait.blueprint.state import SLAB
-from plait.runtime.ops.attention import attention
 from plait.runtime.ops.keys_are_values import Folding
 from plait.runtime.ops.rope import RopeTable, rotate
-from plait.runtime.session import Span
-from plait.runtime.steps.attend import HeadNorms, store_rows
+from plait.runtime.steps.attend import HeadNorms
 from plait.runtime.steps.call import Call, Step
+from plait.runtime.steps.rows import Held, attend, store_rows
 
 __all__ = ["AttendValues"]
 
@@ -24,20 +22,18 @@ class AttendValues(Step):
     """y = attention over the session's rows and the call's own, which are stored first.
 
     Reads `qk` [n, heads + kv_heads, dim], queries first; what stands for the keys makes the values. Both parts of a row
-    are rounded to the slabs' type before any query reads them. PlaitError: they do not fit into float16.
+    are rounded to the slabs' type before any query reads them. PlaitError: they do not fit into it.
 
-    layer       whose rows are read: this layer's, which then stores them, or an earlier one's
+    held        the rows that are read: this layer's, which then stores them, or an earlier one's
     stores      the rows are this layer's
-    slab_class  where they lie
     norms       of the queries, with the scale of the scores, and the bare one of the values
     folding     of the layer whose rows are read
     v_scale     factor on the mixed values
     sinks, window, cap, one_by_one  see `ops.attention`
     """
 
-    layer: int
+    held: Held
     stores: bool
-    slab_class: int
     heads: int
     rope: Rope | None
     table: RopeTable | None
@@ -60,31 +56,20 @@ class AttendValues(Step):
                 stored = (v, self.folding.rotated_keys(v, *rotation))
         queries = self.folding.queries(q)
         out = torch.empty_like(q)
-        row = 0
-        for span in call.spans:
-            rows = slice(row, row + len(span.tokens))
-            if self.stores:
-                run = span.session.runs[self.slab_class]
-                store_rows(run, self.layer, span.session.position, tuple(part[rows] for part in stored))
-            self._one(span, tuple(part[rows] for part in queries), out[rows])
-            row = rows.stop
-        y = out.flatten(1)
-        call.registers["y"] = y if self.v_scale == 1.0 else y * self.v_scale
-
-    def _one(self, span: Span, queries: tuple[Tensor, ...], out: Tensor) -> None:
-        """Mixed values of one session's new tokens, written to `out` [n, heads, dim]."""
-        run = span.session.runs[self.slab_class]
-        start = span.session.position
-        low = run.first if self.window is None else max(run.first, max(0, start - self.window + 1) // SLAB)
-        attention(
+        if self.stores:
+            store_rows(call, self.held, stored)
+        attend(
+            call,
+            self.held,
             queries,
-            [self.folding.blocks(slab.views[self.layer]) for slab in run.slabs[low - run.first :]],
-            start=start,
-            first_block=low,
+            out,
+            keys=self.folding.keys,
+            values=0,
             scale=1.0,
             window=self.window,
             cap=self.cap,
             sinks=self.sinks,
-            out=out,
             one_by_one=self.one_by_one,
         )
+        y = out.flatten(1)
+        call.registers["y"] = y if self.v_scale == 1.0 else y * self.v_scale

@@ -27,6 +27,7 @@ _KV_FORMATS: Final = (
     (torch.float64, "f64"),
     (torch.bfloat16, "bf16"),
     (torch.float16, "f16"),
+    (torch.int8, "q8"),
 )
 
 

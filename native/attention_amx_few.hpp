@@ -1,0 +1,170 @@
+// Up to 16 rows of queries: keys are the rows of the products as they lie in the slab, queries the columns; values are
+// mixed slab by slab. A row's chains are those of attention_amx.cpp: the two sides of a product may change places.
+#pragma once
+
+#include "attention_amx.hpp"
+
+namespace PLAIT_LEVEL {
+
+constexpr int QUERY_PLANES = 3, WEIGHT_PLANES = 2;
+
+// Tiles of 16 rows become tiles of 16 columns.
+static void turn_queries(Half* tiles, long count) {
+    for (long t = 0; t < count; ++t, tiles += TILE) {
+        __m512i v[16];
+        for (long i = 0; i < 16; ++i) v[i] = _mm512_loadu_si512(tiles + i * STEP);
+        transpose(v);
+        for (long i = 0; i < 16; ++i) _mm512_storeu_si512(tiles + i * STEP, v[i]);
+    }
+}
+
+// Adds to tiles 0 to 3, of 16 keys each, the products of one step of their rows with the three planes of the queries.
+PLAIT_INLINE void meet_few(const Half* k, long stride, const Half* x) {
+    for (int p = 0; p < QUERY_PLANES; ++p) {
+        _tile_loadd(4, x + p * TILE, 64);
+        _tile_loadd(5, k, stride * 2);
+        _tile_dpbf16ps(0, 5, 4);
+        _tile_loadd(6, k + 16 * stride, stride * 2);
+        _tile_dpbf16ps(1, 6, 4);
+        _tile_loadd(7, k + 32 * stride, stride * 2);
+        _tile_dpbf16ps(2, 7, 4);
+        _tile_loadd(5, k + 48 * stride, stride * 2);
+        _tile_dpbf16ps(3, 5, 4);
+    }
+}
+
+PLAIT_INLINE void clear_four() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+// Four tiles to [64][16].
+PLAIT_INLINE void put_four(float* to) {
+    _tile_stored(0, to, 64);
+    _tile_stored(1, to + 256, 64);
+    _tile_stored(2, to + 512, 64);
+    _tile_stored(3, to + 768, 64);
+}
+
+// The rows of one part of a slab's keys as bf16 numbers in whole steps: in place where they are that already.
+template <bool CODED>
+PLAIT_INLINE const Half* plain_keys(const char* rows, long bytes, long dim, Half* room) {
+    if (CODED) {
+        widen_keys(rows, bytes, dim, room);
+        return room;
+    }
+    if (dim % STEP == 0) return reinterpret_cast<const Half*>(rows);
+    long width = ceil_to(dim, STEP);
+    for (long j = 0; j < BLOCK; ++j)
+        for (long d = 0; d < dim; d += STEP) _mm512_storeu_si512(room + j * width + d, halves_at(rows + j * bytes, d, dim));
+    return room;
+}
+
+template <bool CODED>
+static void score_few(const Rows& rows, long block, const Half* q, Half* room, float* scores) {
+    alignas(64) float made[BLOCK * 16], sums[BLOCK * 16];
+    const plait::Attention& a = rows.a;
+    long next = (block + 1) * BLOCK <= rows.position(rows.count - 1) ? block + 1 : block;
+    clear_four();
+    for (long p = 0; p < a.part_count; ++p) {
+        const plait::AttentionPart& part = a.parts[p];
+        long bytes = row_bytes(a.store, part.dim), width = ceil_to(part.dim, STEP);
+        const char *from = rows.keys(block, part), *later = rows.keys(next, part);
+        const Half* k = plain_keys<CODED>(from, bytes, part.dim, room);
+        for (long d = 0, ahead = 0; d < width; d += STEP, q += QUERY_PLANES * TILE) {
+            long share = ceil_to(BLOCK * bytes / (width / STEP), 64);
+            for (long i = 0; i < share; i += 64, ahead += 64) __builtin_prefetch(later + ahead);
+            if (CODED) clear_four();
+            written();
+            meet_few(k + d, width, q);
+            if (!CODED) continue;
+            put_four(made);
+            for (long j = 0; j < BLOCK; ++j) {
+                std::uint16_t h;
+                std::memcpy(&h, from + j * bytes + d / STEP * 2, sizeof h);
+                Vec scale = {_mm512_cvtph_ps(_mm256_set1_epi16(short(h)))};
+                Vec one = load(made + j * 16);
+                store(sums + j * 16, p == 0 && d == 0 ? mul(one, scale) : fma(one, scale, load(sums + j * 16)));
+            }
+        }
+    }
+    if (!CODED) put_four(sums);
+    for (long j = 0; j < BLOCK; j += 16) {
+        __m512i v[16];
+        for (long k = 0; k < 16; ++k) v[k] = _mm512_load_si512(sums + (j + k) * 16);
+        transpose(v);
+        for (long r = 0; r < rows.count; ++r) _mm512_storeu_si512(scores + r * STRIDE + j, v[r]);
+    }
+}
+
+// Weights of columns [from, stop) times the scales of one block of values, as planes: rows of [32 keys][plane].
+static void fold(long rows, long from, long stop, const float* scores, const float* scale, Half* to) {
+    for (long r = 0; r < rows; ++r)
+        for (long j = from; j < stop; j += STEP) {
+            const float* w = scores + r * STRIDE + j;
+            Vec low = mul(load(w), load(scale + j)), high = mul(load(w + LANES), load(scale + j + LANES));
+            split<WEIGHT_PLANES>(low.v, high.v, to + WEIGHT_PLANES * (r * CHUNK_KEYS + j), STEP);
+        }
+}
+
+// Tiles 0 and 1, or 0 to 3, of 16 values each, get the products of a slab's weights and values.
+template <int COUNT>
+PLAIT_INLINE void mix_slab(const Half* weights, long stride, const Half* v, long across) {
+    for (long j = 0; j < BLOCK; j += STEP, v += across * TILE)
+        for (int p = 0; p < WEIGHT_PLANES; ++p) {
+            _tile_loadd(4, weights + WEIGHT_PLANES * j + p * STEP, stride * 2);
+            _tile_loadd(5, v, 64);
+            _tile_dpbf16ps(0, 4, 5);
+            _tile_loadd(6, v + TILE, 64);
+            _tile_dpbf16ps(1, 4, 6);
+            if (COUNT == 2) continue;
+            _tile_loadd(7, v + 2 * TILE, 64);
+            _tile_dpbf16ps(2, 4, 7);
+            _tile_loadd(5, v + 3 * TILE, 64);
+            _tile_dpbf16ps(3, 4, 5);
+        }
+}
+
+template <bool CODED>
+static void mix_few(const Rows& rows, const Seen& seen, const float* scores, Half* values, float* scales, Half* folded,
+                    float* mixed) {
+    const plait::Attention& a = rows.a;
+    long bytes = row_bytes(a.store, a.v_dim), width = ceil_to(a.v_dim, STEP), across = width / 16;
+    fill(mixed, mixed + 16 * width, 0.0f);
+    for (long b = seen.low; b < seen.high; ++b) {
+        if (!seen.uses(b)) continue;
+        tile_values<CODED>(rows.values(b), rows.values(smaller(b + 1, seen.high - 1)), bytes, a.v_dim, values);
+        long column = seen.column(b);
+        if (CODED) spread_scales(rows.values(b), bytes, a.v_dim, scales + column, CHUNK_KEYS);
+        const Half* weights = reinterpret_cast<const Half*>(scores) + WEIGHT_PLANES * column;
+        for (long c = 0; c < across;) {
+            written();
+            float* to = mixed + c * 16;
+            _tile_loadd(0, to, width * 4);
+            _tile_loadd(1, to + 16, width * 4);
+            if (CODED || across - c < 4) {
+                if (CODED) {
+                    fold(rows.count, column, column + BLOCK, scores, scales + c / 2 * CHUNK_KEYS, folded);
+                    written();
+                    mix_slab<2>(folded + WEIGHT_PLANES * column, WEIGHT_PLANES * CHUNK_KEYS, values + c * TILE, across);
+                } else {
+                    mix_slab<2>(weights, 2 * STRIDE, values + c * TILE, across);
+                }
+                c += 2;
+            } else {
+                _tile_loadd(2, to + 32, width * 4);
+                _tile_loadd(3, to + 48, width * 4);
+                mix_slab<4>(weights, 2 * STRIDE, values + c * TILE, across);
+                _tile_stored(2, to + 32, width * 4);
+                _tile_stored(3, to + 48, width * 4);
+                c += 4;
+            }
+            _tile_stored(0, to, width * 4);
+            _tile_stored(1, to + 16, width * 4);
+        }
+    }
+}
+
+}  // namespace PLAIT_LEVEL

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attend", "GateHeads", "HeadNorms"]
 
+
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
     """Norms of queries and keys.

@@ -6,6 +6,7 @@ The kernels take all sessions of a call at once; torch takes one after the other
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -23,7 +24,7 @@ from plait.runtime.steps.call import Call
 
 __all__ = ["Held", "attend", "blocks_of", "refusal", "store_rows"]
 
-_FORMATS: Final = {torch.float16: "float16", torch.int8: "a block of 8 bits"}
+_FORMATS: Final = MappingProxyType({torch.float16: "float16", torch.int8: "a block of 8 bits"})
 
 
 @dataclass(frozen=True, slots=True)

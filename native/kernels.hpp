@@ -70,6 +70,7 @@ struct Product {
     long x_stride, y_stride, rows, out, in;
     bool gated;
     Activation activation;
+    bool exact;  // 16-bit weights: x is not rounded to bf16
 };
 
 // The rows of one sequence in a call, and its layer's value: `now` before them (null: zeros), `next` after them.
@@ -137,9 +138,10 @@ struct Peak {
 
 struct Kernels {
     const char* name;
-    // W packed: panels of 16 outputs, [panel][in][16]
+    // W packed: panels of 16 outputs, [panel][in][16], `in` padded to an even number
     void (*linear_f32)(const Product<float>&);
-    // The same with x rounded to bf16, W packed in pairs: [panel][in / 2][16][2], `in` padded to a multiple of 32
+    void (*linear_f16)(const Product<std::uint16_t>&);
+    // W packed in pairs: [panel][in / 2][16][2], `in` padded to a multiple of 32; x rounded to bf16 unless `exact`
     void (*linear_bf16)(const Product<std::uint16_t>&);
     void (*attention)(const Attention&);
     // False: a number is beyond what the store holds

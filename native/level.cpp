@@ -19,8 +19,9 @@ namespace plait {
 
 extern const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels);
 const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels) = {
-    PLAIT_TEXT(PLAIT_LEVEL), PLAIT_LEVEL::linear_f32, PLAIT_LEVEL::linear_bf16,
-    PLAIT_LEVEL::attention,  PLAIT_LEVEL::store_rows, PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::heads,       PLAIT_LEVEL::gated,
+    PLAIT_TEXT(PLAIT_LEVEL), PLAIT_LEVEL::linear_f32, PLAIT_LEVEL::linear_f16, PLAIT_LEVEL::linear_bf16,
+    PLAIT_LEVEL::attention,  PLAIT_LEVEL::store_rows, PLAIT_LEVEL::rms_norm,   PLAIT_LEVEL::heads,
+    PLAIT_LEVEL::gated,
     PLAIT_LEVEL::delta,      PLAIT_LEVEL::convolution, PLAIT_LEVEL::gate_heads, PLAIT_LEVEL::join_rows, PLAIT_LEVEL::softcap,
     PLAIT_LEVEL::peak,       PLAIT_LEVEL::sum_exp,    PLAIT_LEVEL::maxima,
 };

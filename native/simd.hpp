@@ -11,6 +11,8 @@
 #endif
 
 #define PLAIT_INLINE static inline __attribute__((always_inline))
+// Sums in arrays lie in registers only where the loops over them are unrolled whole.
+#define PLAIT_UNROLL _Pragma("GCC unroll 16")
 
 namespace PLAIT_LEVEL {
 

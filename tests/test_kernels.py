@@ -40,26 +40,6 @@ def _gap(found, expected):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@settings(max_examples=25, deadline=None)
-@given(out=st.integers(1, 130), width=st.integers(1, 200), rows=st.integers(1, 80), data=st.data())
-def test_products_are_right_and_rows_are_their_own(level, dtype, out, width, rows, data):
-    weight, x = _normal(out, width).to(dtype), _normal(rows, width, seed=1)
-    product = linear.Native(_native(level), weight)
-    whole = product(x)
-    read = x.to(dtype).double()
-    # Of what is summed up: where it cancels, the sum itself may be small.
-    allowed = 2e-6 * (read.abs() @ weight.double().abs().T)
-    assert ((whole - read @ weight.double().T).abs() <= allowed).all()
-    first = data.draw(st.integers(0, rows - 1))
-    stop = data.draw(st.integers(first + 1, rows))
-    assert torch.equal(product(x[first:stop]), whole[first:stop])
-    # Rows at a distance from each other, as parts of a wider tensor are.
-    wide = torch.cat((x, x), 1)
-    assert torch.equal(product(wide[:, width:]), whole)
-
-
-@pytest.mark.parametrize("level", LEVELS)
 @given(rows=st.integers(1, 40), groups=st.integers(1, 3), width=st.integers(1, 90), weighted=st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_norms_are_right_and_rows_are_their_own(level, rows, groups, width, weighted):
@@ -205,26 +185,3 @@ def test_heads_are_right_and_rows_are_their_own(level, rows, heads, pairs, start
     assert _gap(found, expected) < 3e-6
     half = rows // 2
     assert torch.equal(native_heads(_native(level), x[half:], weight, 1e-6, rope, cos[half:], sin[half:]), found[half:])
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@settings(max_examples=15, deadline=None)
-@given(
-    panels=st.integers(1, 5),
-    columns=st.integers(1, 90),
-    rows=st.integers(1, 70),
-    activation=st.sampled_from(["silu", "gelu_tanh", "gelu"]),
-    data=st.data(),
-)
-def test_gate_products_are_right_and_rows_are_their_own(level, dtype, panels, columns, rows, activation, data):
-    width = 16 * panels
-    both, x = _normal(2 * width, columns).to(dtype), _normal(rows, columns, seed=1)
-    product = linear.Native(_native(level), linear.in_turn(both))
-    whole = product.gated(activation, x)
-    wide = x.to(dtype).double() @ both.double().T
-    expected = ACTIVATIONS[activation](wide[:, :width]) * wide[:, width:]
-    assert (whole - expected).abs().max() < 2e-5 * max(1.0, expected.abs().max())
-    first = data.draw(st.integers(0, rows - 1))
-    stop = data.draw(st.integers(first + 1, rows))
-    assert torch.equal(product.gated(activation, x[first:stop]), whole[first:stop])

@@ -3,16 +3,17 @@
     reference   x @ W.T                                        any dtype    does not keep the contract
     Tiled       calls of exactly `TILE` rows, the last padded  any dtype    keeps it: every call has one shape
     Reordered   oneDNN product over reordered weights          float32 CPU  keeps it: checked for each shape at load
-    Native      kernels over weights packed once               float32 and bf16 CPU  keeps it: sums over k in order
+    Native      kernels over weights packed once               32, 16 bits  CPU  keeps it: sums over k in order
 
-In bf16 and f16 the inputs of a product are rounded to that type; sums are float32 inside it. Library products round
-their outputs too.
+In bf16, and f16 without kernels, the inputs of a product are rounded to that type unless it is to be `exact`; sums are
+float32 inside it. Library products round their outputs too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import torch
@@ -47,9 +48,10 @@ _LAYOUT_ROWS: Final = 64
 # Rows per call over matrices this large are bounded, so that scratch stays small.
 _LARGE: Final = 2**25
 _LARGE_ROWS: Final = 64
-# What the kernels pack weights in: outputs of a panel, and of what bf16 rows are padded to a multiple.
+# What the kernels pack weights in: outputs of a panel, and what columns are padded to a multiple of.
 _PANEL: Final = 16
-_PAIRED: Final = 32
+_HALVES: Final = (torch.float16, torch.bfloat16)
+_COLUMNS: Final = {torch.float32: 2, torch.float16: 2, torch.bfloat16: 32}
 # What the kernels know a product without an activation by.
 _PLAIN: Final = -1
 
@@ -197,55 +199,61 @@ class Reordered:
 
 
 class Native:
-    """Kernels of `native/linear.hpp`: panels of 16 outputs, each output one chain of multiply-adds over the columns."""
+    """Kernels of `native/linear.hpp`: panels of 16 outputs, each output one chain of multiply-adds over the columns.
 
-    def __init__(self, kernels: Kernels, weight: Tensor) -> None:
+    exact  bf16 weights: inputs are not rounded. A level with products of bf16 alone takes them as the sum of two bf16
+           numbers (within 2^-16 of them); the others widen the weights, as they do float16 ones, and read inputs as
+           they are.
+    """
+
+    def __init__(self, kernels: Kernels, weight: Tensor, *, exact: bool = False) -> None:
+        from plait.runtime._native import pack_bf16, pack_f16, pack_f32
+
         self._kernels = kernels
+        self._exact = exact
         self.out_features, self._in = weight.shape
-        half = weight.dtype == torch.bfloat16
         self._packed = torch.empty(_packed(self.out_features, self._in, weight.dtype), dtype=weight.dtype)
-        from plait.runtime._native import pack_bf16, pack_f32
-
-        pack = pack_bf16 if half else pack_f32
         # Held by a name: the kernel reads at its address.
         whole = weight.contiguous()
+        pack = {torch.float32: pack_f32, torch.float16: pack_f16, torch.bfloat16: pack_bf16}[weight.dtype]
         pack(whole.data_ptr(), self._packed.data_ptr(), self.out_features, self._in)
-        self._product = kernels.linear_bf16 if half else kernels.linear_f32
-        self._prepared = kernels.prepared_bf16 if half else kernels.prepared_f32
-        self._address = self._packed.data_ptr()
+        if weight.dtype == torch.bfloat16:
+            self._prepared: Callable[[int, int, int, int], Prepared] = partial(kernels.prepared_bf16, exact=exact)
+        else:
+            self._prepared = kernels.prepared_f32 if weight.dtype == torch.float32 else kernels.prepared_f16
+        self._plain = self.prepared()
         self.nbytes = self._packed.numel() * self._packed.element_size()
-        self.form = f"native {kernels.bf16_form if half else kernels.name}"
+        self.form = _form(kernels, weight.dtype, exact)
 
     @staticmethod
-    def of(weight: Tensor) -> Native | None:
+    def of(weight: Tensor, *, exact: bool = False) -> Native | None:
         """This form of a weight [out, in], None where there are no kernels for it."""
         kernels = _kernels(weight.device, weight.dtype)
-        return None if kernels is None else Native(kernels, weight)
+        return None if kernels is None else Native(kernels, weight, exact=exact)
 
     def like(self, weight: Tensor) -> Native:
         """This form of another weight of the same shape and type."""
-        return Native(self._kernels, weight)
+        return Native(self._kernels, weight, exact=self._exact)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._run(x, self.out_features, _PLAIN)
+        return self._run(self._plain, x)
 
     def gated(self, activation: str, x: Tensor) -> Tensor:
         """activation(gate x) * (up x) [n, width]; the weight is gate and up as `in_turn` has put them together."""
-        return self._run(x, self.out_features // 2, NATIVE_ACTIVATIONS[activation])
+        return self._run(self.prepared(activation), x)
 
     def prepared(self, activation: str | None = None) -> Prepared:
         """See `Prepares`."""
         if activation is None:
-            return self._prepared(self._address, self.out_features, self._in, _PLAIN)
+            return self._prepared(self._packed.data_ptr(), self.out_features, self._in, _PLAIN)
         number = NATIVE_ACTIVATIONS[activation]
-        return self._prepared(self._address, self.out_features // 2, self._in, number)
+        return self._prepared(self._packed.data_ptr(), self.out_features // 2, self._in, number)
 
-    def _run(self, x: Tensor, outputs: int, activation: int) -> Tensor:
+    def _run(self, product: Prepared, x: Tensor) -> Tensor:
         if x.dtype != torch.float32 or x.stride(-1) != 1:
             x = x.to(torch.float32).contiguous()
-        rows = x.shape[0]
-        y = torch.empty(rows, outputs)
-        self._product(x.data_ptr(), x.stride(0), self._address, y.data_ptr(), rows, outputs, self._in, activation)
+        y = torch.empty(x.shape[0], product.out)
+        product.run(x.data_ptr(), x.stride(0), y.data_ptr(), product.out, x.shape[0])
         return y
 
 
@@ -261,28 +269,45 @@ def in_turn(both: Tensor) -> Tensor:
 
 def _kernels(device: torch.device, dtype: torch.dtype) -> Kernels | None:
     """The kernels for weights of a type on a device, None where there are none."""
-    return native() if device.type == "cpu" and dtype in (torch.float32, torch.bfloat16) else None
+    return native() if device.type == "cpu" and dtype in _COLUMNS else None
+
+
+def _form(kernels: Kernels, dtype: torch.dtype, exact: bool) -> str:
+    """What reports call a form."""
+    if dtype == torch.float32:
+        return f"native {kernels.name}"
+    if dtype == torch.bfloat16 and not exact:
+        return f"native {kernels.bf16_form} bf16"
+    if dtype == torch.bfloat16 and kernels.bf16_form == "amx":
+        return "native amx bf16 x2"
+    return f"native {kernels.name} {'f16' if dtype == torch.float16 else 'bf16'} widened"
 
 
 def _packed(out_features: int, in_features: int, dtype: torch.dtype) -> int:
-    """Elements of a weight in the kernels' panels: outputs are padded, and in bf16 columns."""
-    columns = -(-in_features // _PAIRED) * _PAIRED if dtype == torch.bfloat16 else in_features
+    """Elements of a weight in the kernels' panels: outputs and columns are padded."""
+    columns = -(-in_features // _COLUMNS[dtype]) * _COLUMNS[dtype]
     return -(-out_features // _PANEL) * _PANEL * columns
 
 
-def prepared_bytes(out_features: int, in_features: int, dtype: torch.dtype, device: torch.device) -> int:
+def prepared_bytes(
+    out_features: int, in_features: int, dtype: torch.dtype, device: torch.device, *, exact: bool = False
+) -> int:
     """Bytes of what `make_linear` makes here of a weight of this shape and type on a device."""
     if _kernels(device, dtype) is None:
-        return out_features * in_features * dtype.itemsize
+        widened = exact and dtype in _HALVES
+        return out_features * in_features * (torch.float32 if widened else dtype).itemsize
     return _packed(out_features, in_features, dtype) * dtype.itemsize
 
 
-def make_linear(weight: Tensor) -> Linear:
-    """The fastest form that keeps the contract for this weight [out, in] on this machine."""
-    return _fastest(weight)
+def make_linear(weight: Tensor, *, exact: bool = False) -> Linear:
+    """The fastest form that keeps the contract for this weight [out, in] on this machine.
+
+    exact  inputs are not rounded to a 16-bit weight's type; without kernels the weight is widened to float32 for it
+    """
+    return _fastest(weight, exact)
 
 
-def make_linears(weights: Iterable[Tensor]) -> Iterator[Linear]:
+def make_linears(weights: Iterable[Tensor], *, exact: bool = False) -> Iterator[Linear]:
     """The same for many weights of one shape and type, one after the other; the form is chosen once for all.
 
     ValueError: weights of unlike shapes or types.
@@ -291,10 +316,10 @@ def make_linears(weights: Iterable[Tensor]) -> Iterator[Linear]:
     for weight in weights:
         if chosen is None:
             # Chosen on random values: in a product with zeros no order of summation shows.
-            chosen, kind = _fastest(_random_like(weight)), (weight.shape, weight.dtype)
+            chosen, kind = _fastest(_random_like(weight), exact), (weight.shape, weight.dtype)
         elif kind != (weight.shape, weight.dtype):
             raise ValueError(f"a weight {tuple(weight.shape)} {weight.dtype} among weights of {kind}")
-        yield chosen.like(weight)
+        yield chosen.like(_usable(weight, exact))
 
 
 def _random_like(weight: Tensor) -> Tensor:
@@ -302,5 +327,12 @@ def _random_like(weight: Tensor) -> Tensor:
     return torch.randn(weight.shape, generator=generator).to(weight)
 
 
-def _fastest(weight: Tensor) -> Native | Reordered | Tiled:
-    return Native.of(weight) or Reordered.of(weight) or Tiled(weight)
+def _usable(weight: Tensor, exact: bool) -> Tensor:
+    """The weight as a form takes it: libraries round inputs to its type, so where they must not it is widened."""
+    widened = exact and weight.dtype in _HALVES and _kernels(weight.device, weight.dtype) is None
+    return weight.to(torch.float32) if widened else weight
+
+
+def _fastest(weight: Tensor, exact: bool) -> Native | Reordered | Tiled:
+    weight = _usable(weight, exact)
+    return Native.of(weight, exact=exact) or Reordered.of(weight) or Tiled(weight)

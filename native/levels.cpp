@@ -19,7 +19,7 @@ bool may_use_tiles() {
     if (!__builtin_cpu_supports("avx512f")) return false;
     unsigned a = 7, b = 0, c = 0, d = 0;
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    bool there = (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16, AMX-TILE
+    bool there = (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1);  // AMX-BF16, AMX-TILE, AMX-INT8
     return there && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 #else
     return false;
@@ -54,21 +54,27 @@ bool has_bf16_products() {
 
 std::vector<Level> levels() {
     std::vector<Level> found;
-    auto plain = [&](const Kernels& k) { found.push_back({k.name, &k, k.linear_bf16, k.name}); };
-    plain(portable_kernels);
+    auto plain = [&](const Kernels& k, BlockKernel blocks) {
+        found.push_back({k.name, &k, k.linear_bf16, k.name, blocks});
+    };
+    plain(portable_kernels, blocks_portable);
 #if defined(PLAIT_HAS_X86_LEVELS)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        plain(avx2_kernels);
+        plain(avx2_kernels, blocks_avx2);
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq")) {
-        plain(avx512_kernels);
+        plain(avx512_kernels, blocks_avx512);
+#if defined(PLAIT_HAS_AVX512VNNI)
+        if (__builtin_cpu_supports("avx512vnni"))
+            found.push_back({"avx512vnni", &avx512_kernels, avx512_kernels.linear_bf16, "avx512", blocks_avx512vnni});
+#endif
 #if defined(PLAIT_HAS_AVX512BF16)
         if (has_bf16_products())
-            found.push_back({"avx512bf16", &avx512_kernels, linear_bf16_avx512bf16, "avx512bf16"});
+            found.push_back({"avx512bf16", &avx512_kernels, linear_bf16_avx512bf16, "avx512bf16", blocks_avx512vnni});
 #endif
 #if defined(PLAIT_HAS_AMX)
         if (has_bf16_products() && may_use_tiles())
-            found.push_back({"amx", &amx_kernels(), linear_bf16_amx, "amx"});
+            found.push_back({"amx", &amx_kernels(), linear_bf16_amx, "amx", blocks_amx});
 #endif
     }
 #endif

@@ -25,4 +25,5 @@ NB_MODULE(_native, m) {
     bind_joins(native);
     bind_sample(native);
     bind_mixture(m);
+    bind_blocks(m, native);
 }

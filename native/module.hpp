@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "blocks.hpp"
 #include "kernels.hpp"
 
 namespace plait {
@@ -25,6 +26,7 @@ struct Level {
     const Kernels* kernels;
     decltype(Kernels::linear_bf16) linear_bf16;
     std::string bf16_form;
+    BlockKernel blocks;
 };
 
 // Levels this machine can run, the plainest first.
@@ -48,5 +50,6 @@ void bind_delta(Bound& native);
 void bind_joins(Bound& native);
 void bind_sample(Bound& native);
 void bind_mixture(nb::module_& m);
+void bind_blocks(nb::module_& m, Bound& native);
 
 }  // namespace plait

@@ -1,0 +1,100 @@
+// Weights in blocks of integers, as GGUF stores them: what is packed, and products with it.
+//
+// A weight is A (u - zero) + O: u a code of 4, 5, 6 or 8 bits without sign, A and O numbers of its group of columns.
+// Packed are panels of 16 outputs. A panel is a record of codes for each 32 columns, then its scales. In a record
+// operand j (0..7) is 16 outputs x 4 columns from 4 j on; 64 bytes hold the low halves of operand j in their low
+// nibbles, those of operand j + 4 in their high ones, for j = 0..3. The fifth bits follow as 64 bytes whose bit j is
+// operand j's, fifth and sixth bits as 2 x 64 bytes with two bits for each of four operands. 8-bit codes are 8 x 64
+// bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels.hpp"
+
+namespace plait {
+
+enum class Form : int { q4_0 = 0, q4_1 = 1, q5_0 = 2, q5_1 = 3, q8_0 = 4, q4_k = 5, q5_k = 6, q6_k = 7 };
+
+// What lies beside the codes of a panel, f16 and bytes each for 16 outputs.
+enum class Side {
+    scale,         // d of 32 columns
+    scale_offset,  // d, m of 32 columns
+    super,         // of 256 columns: d, dmin, then 8 x (scale, min) bytes without sign
+    super_halves,  // of 256 columns: d, then 8 x 2 bytes with sign, a scale for each 16 columns
+};
+
+struct Shape {
+    int bits, zero;
+    Side side;
+    int block, block_bytes;  // of the file: columns and bytes of a block
+};
+
+constexpr Shape shape_of(Form form) {
+    switch (form) {
+        case Form::q4_0: return {4, 8, Side::scale, 32, 18};
+        case Form::q4_1: return {4, 0, Side::scale_offset, 32, 20};
+        case Form::q5_0: return {5, 16, Side::scale, 32, 22};
+        case Form::q5_1: return {5, 0, Side::scale_offset, 32, 24};
+        case Form::q8_0: return {8, 128, Side::scale, 32, 34};
+        case Form::q4_k: return {4, 0, Side::super, 256, 144};
+        case Form::q5_k: return {5, 0, Side::super, 256, 176};
+        default: return {6, 32, Side::super_halves, 256, 210};
+    }
+}
+
+constexpr long PANEL = 16, GROUP = 32;
+
+constexpr long record_bytes(Form form) { return 64 * shape_of(form).bits; }
+
+constexpr long side_bytes(Form form, long in) {
+    switch (shape_of(form).side) {
+        case Side::scale: return in / 32 * 32;
+        case Side::scale_offset: return in / 32 * 64;
+        case Side::super: return in / 256 * 320;
+        default: return in / 256 * 288;
+    }
+}
+
+constexpr long panel_bytes(Form form, long in) {
+    return in / GROUP * record_bytes(form) + (side_bytes(form, in) + 63) / 64 * 64;
+}
+
+// One packed weight: `out` outputs, of gated products those of gate and of up together.
+struct BlockPart {
+    const std::uint8_t* w;
+    long out;
+    Form form;
+};
+
+// y [rows, outputs of all parts end to end] = x [rows, in] W^T; gated: see Product, with one part.
+struct BlockProduct {
+    const float* x;
+    float* y;
+    long x_stride, y_stride, rows, in;
+    const BlockPart* parts;
+    long count;
+    bool gated;
+    Activation activation;
+};
+
+// Rows of a file, [out, row bytes], to panels first, first + step, ... of `to`.
+struct BlockRows {
+    const std::uint8_t* rows;
+    std::uint8_t* to;
+    long out, in, first, step;
+    Form form;
+};
+
+using BlockKernel = void (*)(const BlockProduct&);
+
+void blocks_portable(const BlockProduct&);
+void blocks_avx2(const BlockProduct&);
+void blocks_avx512(const BlockProduct&);
+void blocks_avx512vnni(const BlockProduct&);
+void blocks_amx(const BlockProduct&);
+
+// Exact whatever it is compiled for.
+void pack_blocks(const BlockRows&);
+
+}  // namespace plait

@@ -1,0 +1,185 @@
+// Sixteen 32-bit integers, or the 64 bytes of them, on whatever the level this file is compiled for has. All is exact:
+// levels agree bit for bit.
+#pragma once
+
+#include "simd.hpp"
+
+namespace PLAIT_LEVEL {
+
+// Sums of products of bytes without sign and bytes with sign, four to a lane, added to a lane. Without the instruction
+// for it pairs are first summed in 16 bits, so that bytes without sign may be 128 at most.
+#if defined(__AVX512VNNI__) || !defined(__AVX2__)
+constexpr bool WIDE_BYTES = true;
+#else
+constexpr bool WIDE_BYTES = false;
+#endif
+
+#if defined(__AVX512F__)
+
+struct Ints {
+    __m512i v;
+};
+
+PLAIT_INLINE Ints zeros() { return {_mm512_setzero_si512()}; }
+PLAIT_INLINE Ints set1(std::int32_t x) { return {_mm512_set1_epi32(x)}; }
+PLAIT_INLINE Ints load_bytes(const std::uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+PLAIT_INLINE void store_bytes(std::int8_t* p, Ints a) { _mm512_storeu_si512(p, a.v); }
+PLAIT_INLINE Ints low_nibbles(Ints a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+PLAIT_INLINE Ints high_nibbles(Ints a) {
+    return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
+}
+// nibble | (plane << BY) & MASK in each byte; BY < 0: to the right
+template <int BY, int MASK>
+PLAIT_INLINE Ints with_bits(Ints nibble, Ints plane) {
+    __m512i moved = plane.v;
+    if constexpr (BY > 0) moved = _mm512_slli_epi16(moved, BY);
+    if constexpr (BY < 0) moved = _mm512_srli_epi16(moved, -BY);
+    return {_mm512_or_si512(nibble.v, _mm512_and_si512(moved, _mm512_set1_epi8(MASK)))};
+}
+PLAIT_INLINE Ints minus_byte(Ints a, int b) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(char(b)))}; }
+#if defined(__AVX512VNNI__)
+PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
+    return {_mm512_dpbusd_epi32(acc.v, u.v, _mm512_set1_epi32(four))};
+}
+#else
+PLAIT_INLINE Ints dot_pairs(Ints acc, __m512i u, __m512i s) {
+    return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)))};
+}
+PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) { return dot_pairs(acc, u.v, _mm512_set1_epi32(four)); }
+#endif
+// The same with bytes with sign on both sides: the sign of the one goes over to the other, -127 at least.
+PLAIT_INLINE Ints dot_signed(Ints acc, Ints w, std::int32_t four) {
+    __m512i s = _mm512_set1_epi32(four), size = _mm512_abs_epi8(w.v);
+    s = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(w.v), _mm512_setzero_si512(), s);
+#if defined(__AVX512VNNI__)
+    return {_mm512_dpbusd_epi32(acc.v, size, s)};
+#else
+    return dot_pairs(acc, size, s);
+#endif
+}
+PLAIT_INLINE Ints joined(Ints high, Ints low) { return {_mm512_add_epi32(_mm512_slli_epi32(high.v, 7), low.v)}; }
+PLAIT_INLINE Vec as_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+PLAIT_INLINE Vec load_u8(const std::uint8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+PLAIT_INLINE Vec load_i8(const std::uint8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+struct Ints {
+    __m256i a, b;
+};
+
+PLAIT_INLINE Ints zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+PLAIT_INLINE Ints set1(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+PLAIT_INLINE Ints load_bytes(const std::uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+PLAIT_INLINE Ints low_nibbles(Ints x) {
+    __m256i m = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
+}
+PLAIT_INLINE Ints high_nibbles(Ints x) { return low_nibbles({_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)}); }
+template <int BY, int MASK>
+PLAIT_INLINE __m256i with_bits(__m256i nibble, __m256i plane) {
+    if constexpr (BY > 0) plane = _mm256_slli_epi16(plane, BY);
+    if constexpr (BY < 0) plane = _mm256_srli_epi16(plane, -BY);
+    return _mm256_or_si256(nibble, _mm256_and_si256(plane, _mm256_set1_epi8(MASK)));
+}
+template <int BY, int MASK>
+PLAIT_INLINE Ints with_bits(Ints nibble, Ints plane) {
+    return {with_bits<BY, MASK>(nibble.a, plane.a), with_bits<BY, MASK>(nibble.b, plane.b)};
+}
+PLAIT_INLINE Ints minus_byte(Ints x, int b) {
+    __m256i m = _mm256_set1_epi8(char(b));
+    return {_mm256_sub_epi8(x.a, m), _mm256_sub_epi8(x.b, m)};
+}
+PLAIT_INLINE __m256i dot_pairs(__m256i acc, __m256i u, __m256i s) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+}
+PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
+    __m256i s = _mm256_set1_epi32(four);
+    return {dot_pairs(acc.a, u.a, s), dot_pairs(acc.b, u.b, s)};
+}
+PLAIT_INLINE Ints dot_signed(Ints acc, Ints w, std::int32_t four) {
+    __m256i s = _mm256_set1_epi32(four);
+    return {dot_pairs(acc.a, _mm256_abs_epi8(w.a), _mm256_sign_epi8(s, w.a)),
+            dot_pairs(acc.b, _mm256_abs_epi8(w.b), _mm256_sign_epi8(s, w.b))};
+}
+PLAIT_INLINE Ints joined(Ints high, Ints low) {
+    return {_mm256_add_epi32(_mm256_slli_epi32(high.a, 7), low.a),
+            _mm256_add_epi32(_mm256_slli_epi32(high.b, 7), low.b)};
+}
+PLAIT_INLINE Vec as_floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+PLAIT_INLINE Vec load_u8(const std::uint8_t* p) {
+    __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return as_floats({_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))});
+}
+PLAIT_INLINE Vec load_i8(const std::uint8_t* p) {
+    __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return as_floats({_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))});
+}
+
+#else
+
+struct Ints {
+    std::int32_t v[16];
+};
+static_assert(sizeof(Ints) == 64);
+
+// Functions of their own: all in one place they would keep a compiler for minutes.
+#define PLAIT_APART [[maybe_unused]] static __attribute__((noinline))
+
+#define PLAIT_EACH_INT(expression)            \
+    Ints r;                                   \
+    for (int i = 0; i < 16; ++i) {            \
+        r.v[i] = (expression);                \
+    }                                         \
+    return r
+
+PLAIT_APART Ints zeros() { PLAIT_EACH_INT(0); }
+PLAIT_APART Ints set1(std::int32_t x) { PLAIT_EACH_INT(x); }
+PLAIT_APART Ints load_bytes(const std::uint8_t* p) {
+    Ints r;
+    std::memcpy(&r, p, sizeof r);
+    return r;
+}
+PLAIT_APART Ints low_nibbles(Ints a) { PLAIT_EACH_INT(a.v[i] & 0x0f0f0f0f); }
+PLAIT_APART Ints high_nibbles(Ints a) { PLAIT_EACH_INT(a.v[i] >> 4 & 0x0f0f0f0f); }
+template <int BY, int MASK>
+PLAIT_APART Ints with_bits(Ints nibble, Ints plane) {
+    constexpr std::uint32_t mask = MASK * 0x01010101u;
+    PLAIT_EACH_INT(nibble.v[i] |
+                   std::int32_t((BY > 0 ? std::uint32_t(plane.v[i]) << (BY > 0 ? BY : 0)
+                                        : std::uint32_t(plane.v[i]) >> (BY > 0 ? 0 : -BY)) & mask));
+}
+PLAIT_APART Ints minus_byte(Ints a, int b) {
+    unsigned char bytes[64];
+    std::memcpy(bytes, &a, 64);
+    for (int i = 0; i < 64; ++i) bytes[i] = static_cast<unsigned char>(bytes[i] - b);
+    std::memcpy(&a, bytes, 64);
+    return a;
+}
+PLAIT_APART Ints dot(Ints acc, Ints u, std::int32_t four) {
+    std::int8_t s[4];
+    std::memcpy(s, &four, 4);
+    std::int32_t s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
+    for (int i = 0; i < 16; ++i) {
+        std::uint32_t x = std::uint32_t(u.v[i]);
+        acc.v[i] += std::int32_t(x & 255) * s0 + std::int32_t(x >> 8 & 255) * s1 + std::int32_t(x >> 16 & 255) * s2 +
+                    std::int32_t(x >> 24) * s3;
+    }
+    return acc;
+}
+PLAIT_APART Ints dot_signed(Ints acc, Ints, std::int32_t) { return acc; }  // not asked for: WIDE_BYTES
+PLAIT_APART Ints joined(Ints high, Ints low) { PLAIT_EACH_INT(high.v[i] * 128 + low.v[i]); }
+PLAIT_APART Vec as_floats(Ints a) { PLAIT_EACH(float(a.v[i])); }
+PLAIT_APART Vec load_u8(const std::uint8_t* p) { PLAIT_EACH(float(p[i])); }
+PLAIT_APART Vec load_i8(const std::uint8_t* p) { PLAIT_EACH(float(std::int8_t(p[i]))); }
+
+#endif
+
+}  // namespace PLAIT_LEVEL

@@ -1,6 +1,11 @@
 // Products with weights in blocks, and their packing.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
 #include "blocks.hpp"
 #include "module.hpp"
+#include "prepared.hpp"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -11,31 +16,59 @@ namespace plait {
 namespace {
 
 // Packed weights that meet one input.
-struct Blocks {
-    long in;
+struct Blocks : Prepared {
+    BlockKernel kernel;
     std::vector<BlockPart> parts;
+    BlockProduct product{};
+    Blocks(BlockKernel kernel, std::vector<BlockPart> given, long out, long in, int activation)
+        : Prepared(out, in), kernel(kernel), parts(std::move(given)) {
+        product.in = in;
+        product.parts = parts.data();
+        product.count = long(parts.size());
+        product.gated = activation >= 0;
+        product.activation = Activation(product.gated ? activation : 0);
+    }
+    void run(const float* x, long x_stride, float* y, long y_stride, long rows) const override {
+        BlockProduct p = product;
+        p.x = x;
+        p.x_stride = x_stride;
+        p.y = y;
+        p.y_stride = y_stride;
+        p.rows = rows;
+        kernel(p);
+    }
 };
 
-void add(Blocks& blocks, Address w, long out, int form) {
-    blocks.parts.push_back({at<const std::uint8_t>(w), out, Form(form)});
+// parts: address, outputs, form; activation: -1: plain products
+std::shared_ptr<Prepared> prepared_blocks(const Native& native, const std::vector<std::tuple<Address, long, int>>& parts,
+                                          long in, int activation) {
+    std::vector<BlockPart> given;
+    long out = 0;
+    for (auto [w, outputs, form] : parts) {
+        given.push_back({at<const std::uint8_t>(w), outputs, Form(form)});
+        out += outputs;
+    }
+    if (activation >= 0) out /= 2;
+    return std::make_shared<Blocks>(native.level.blocks, std::move(given), out, in, activation);
 }
 
-// activation: -1: plain products
-void product(const Native& native, const Blocks& blocks, Address x, long x_stride, Address y, long y_stride, long rows,
-             int activation) {
-    nb::gil_scoped_release released;
-    BlockProduct p{};
-    p.x = at<float>(x);
-    p.y = at<float>(y);
-    p.x_stride = x_stride;
-    p.y_stride = y_stride;
-    p.rows = rows;
-    p.in = blocks.in;
-    p.parts = blocks.parts.data();
-    p.count = long(blocks.parts.size());
-    p.gated = activation >= 0;
-    p.activation = Activation(p.gated ? activation : 0);
-    native.level.blocks(p);
+// Products of one input in different forms, outputs end to end.
+struct Joined : Prepared {
+    std::vector<std::shared_ptr<Prepared>> parts;
+    Joined(std::vector<std::shared_ptr<Prepared>> given, long out, long in)
+        : Prepared(out, in), parts(std::move(given)) {}
+    void run(const float* x, long x_stride, float* y, long y_stride, long rows) const override {
+        for (const auto& part : parts) {
+            part->run(x, x_stride, y, y_stride, rows);
+            y += part->out;
+        }
+    }
+};
+
+std::shared_ptr<Prepared> prepared_joined(std::vector<std::shared_ptr<Prepared>> parts) {
+    long out = 0, in = parts.at(0)->in;
+    for (const auto& part : parts) out += part->out;
+    return std::make_shared<Joined>(std::move(parts), out, in);
 }
 
 long packed_bytes(int form, long out, long in) { return (out + PANEL - 1) / PANEL * panel_bytes(Form(form), in); }
@@ -57,13 +90,11 @@ void pack(Address rows, Address to, long out, long in, int form, long first, lon
 }  // namespace
 
 void bind_blocks(nb::module_& m, Bound& native) {
-    nb::class_<Blocks>(m, "Blocks")
-        .def("__init__", [](Blocks* self, long in) { new (self) Blocks{in, {}}; })
-        .def("add", &add);
     m.def("packed_bytes", &packed_bytes);
     m.def("in_large_pages", &in_large_pages);
     m.def("pack_blocks", &pack);
-    native.def("blocks", &product);
+    m.def("prepared_joined", &prepared_joined);
+    native.def("prepared_blocks", &prepared_blocks);
 }
 
 }  // namespace plait

@@ -84,13 +84,13 @@ struct alignas(64) Tiles {
 
 // Sums of one group, or of half a group: tiles 0 and 1 or 2 and 3, so that one may be emptied while the other fills.
 template <bool ODD>
-PLAIT_INLINE void multiply(const std::int8_t* rows, const std::int8_t* codes, long low, Tiles& to) {
+PLAIT_INLINE void multiply(const std::int8_t* rows, const std::int8_t* codes, Tiles& to) {
     if constexpr (ODD) {
         _tile_loadd(7, codes, 64);
         _tile_loadd(4, rows, 64);
         _tile_zero(2);
         _tile_dpbssd(2, 4, 7);
-        _tile_loadd(5, rows + low, 64);
+        _tile_loadd(5, rows + 32, 64);
         _tile_zero(3);
         _tile_dpbssd(3, 5, 7);
         _tile_stored(2, to.high, 64);
@@ -100,7 +100,7 @@ PLAIT_INLINE void multiply(const std::int8_t* rows, const std::int8_t* codes, lo
         _tile_loadd(4, rows, 64);
         _tile_zero(0);
         _tile_dpbssd(0, 4, 6);
-        _tile_loadd(5, rows + low, 64);
+        _tile_loadd(5, rows + 32, 64);
         _tile_zero(1);
         _tile_dpbssd(1, 5, 6);
         _tile_stored(0, to.high, 64);
@@ -115,7 +115,7 @@ PLAIT_INLINE void take_in(const Tiles& made, const float* scale, const float* su
     if constexpr (OFFSET) offset = _mm512_loadu_ps(offsets);
 #pragma GCC unroll 16
     for (int r = 0; r < HEIGHT; ++r) {
-        __m512i whole = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(made.high + 16 * r), 7),
+        __m512i whole = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(made.high + 16 * r), 8),
                                          _mm512_load_si512(made.low + 16 * r));
         __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_set1_ps(scale[r]));
         acc[r] = _mm512_fmadd_ps(scaled, weight, acc[r]);
@@ -123,48 +123,40 @@ PLAIT_INLINE void take_in(const Tiles& made, const float* scale, const float* su
     }
 }
 
-// One strip times one panel, to [HEIGHT][16].
-template <int HEIGHT, bool OFFSET>
+// One strip times one panel, to [HEIGHT][16]. A group's sums are made while those of the one before are taken in.
+template <int HEIGHT, bool OFFSET, bool HALVES>
 void block(const Planes& planes, long strip, const Panel& panel, float* made) {
     Tiles even, odd;
     __m512 acc[HEIGHT];
 #pragma GCC unroll 16
     for (int r = 0; r < HEIGHT; ++r) acc[r] = _mm512_setzero_ps();
-    long at = planes.place(strip, 0), groups = planes.groups;
-    const std::int8_t *rows = planes.bytes.at + at * 64, *codes = panel.codes.at;
-    const float *scale = planes.scale.at + at, *sums = planes.offset.at + at, *weights = panel.scales.at;
-    constexpr long step = HEIGHT * 64;
-    // A group's sums are made while those of the one before are taken in.
-    multiply<false>(rows, codes, 32, even);
-    for (long g = 0; g < groups; g += 2) {
-        if (g + 1 < groups) multiply<true>(rows + (g + 1) * step, codes + (g + 1) * 512, 32, odd);
-        take_in<HEIGHT, OFFSET>(even, scale + g * HEIGHT, sums + g * HEIGHT, weights + g * 48, weights + g * 48 + 32,
-                                acc);
-        if (g + 1 == groups) break;
-        if (g + 2 < groups) multiply<false>(rows + (g + 2) * step, codes + (g + 2) * 512, 32, even);
-        take_in<HEIGHT, OFFSET>(odd, scale + (g + 1) * HEIGHT, sums + (g + 1) * HEIGHT, weights + (g + 1) * 48,
-                                weights + (g + 1) * 48 + 32, acc);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < HEIGHT; ++r) _mm512_storeu_ps(made + r * 16, acc[r]);
-}
-
-template <int HEIGHT>
-void block_halves(const Planes& planes, long strip, const Panel& panel, float* made) {
-    Tiles even, odd;
-    __m512 acc[HEIGHT];
-#pragma GCC unroll 16
-    for (int r = 0; r < HEIGHT; ++r) acc[r] = _mm512_setzero_ps();
-    long at = planes.place(strip, 0), groups = planes.groups;
-    const std::int8_t *rows = planes.bytes.at + at * 64, *codes = panel.codes.at;
-    const float *scale = planes.scale.at + at, *weights = panel.scales.at;
-    constexpr long step = HEIGHT * 64;
-    multiply<false>(rows, codes, 32, even);
-    for (long g = 0; g < groups; ++g) {
-        multiply<true>(rows + g * step + 16, codes + g * 512 + 256, 32, odd);
-        take_in<HEIGHT, false>(even, scale + g * HEIGHT, nullptr, weights + g * 48, nullptr, acc);
-        if (g + 1 < groups) multiply<false>(rows + (g + 1) * step, codes + (g + 1) * 512, 32, even);
-        take_in<HEIGHT, false>(odd, scale + g * HEIGHT, nullptr, weights + g * 48 + 16, nullptr, acc);
+    const Entry* entries = planes.of(strip);
+    const std::int8_t *rows = planes.bytes.at, *codes = panel.codes.at;
+    const float *scale = planes.scale.at, *sums = planes.offset.at, *weights = panel.scales.at;
+    long count = planes.counts.at[strip];
+    auto in = [&](const Tiles& tiles, const Entry& entry, long half) __attribute__((always_inline)) {
+        const float* weight = weights + entry.group * 48;
+        take_in<HEIGHT, OFFSET>(tiles, scale + entry.place, sums + entry.place, weight + half * 16, weight + 32, acc);
+    };
+    auto even_of = [&](const Entry& entry) __attribute__((always_inline)) {
+        multiply<false>(rows + entry.place * 64, codes + entry.group * 512, even);
+    };
+    even_of(entries[0]);
+    if constexpr (HALVES) {
+        for (long i = 0; i < count; ++i) {
+            multiply<true>(rows + entries[i].place * 64 + 16, codes + entries[i].group * 512 + 256, odd);
+            in(even, entries[i], 0);
+            if (i + 1 < count) even_of(entries[i + 1]);
+            in(odd, entries[i], 1);
+        }
+    } else {
+        for (long i = 0; i < count; i += 2) {
+            bool more = i + 1 < count;
+            if (more) multiply<true>(rows + entries[i + 1].place * 64, codes + entries[i + 1].group * 512, odd);
+            in(even, entries[i], 0);
+            if (i + 2 < count) even_of(entries[i + 2]);
+            if (more) in(odd, entries[i + 1], 0);
+        }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < HEIGHT; ++r) _mm512_storeu_ps(made + r * 16, acc[r]);
@@ -172,9 +164,9 @@ void block_halves(const Planes& planes, long strip, const Panel& panel, float* m
 
 template <int HEIGHT>
 void strip_of(const Planes& planes, long strip, Form form, const Panel& panel, float* made) {
-    if (has_halves(form)) block_halves<HEIGHT>(planes, strip, panel, made);
-    else if (has_offset(form)) block<HEIGHT, true>(planes, strip, panel, made);
-    else block<HEIGHT, false>(planes, strip, panel, made);
+    if (has_halves(form)) block<HEIGHT, false, true>(planes, strip, panel, made);
+    else if (has_offset(form)) block<HEIGHT, true, false>(planes, strip, panel, made);
+    else block<HEIGHT, false, false>(planes, strip, panel, made);
 }
 
 void strip_of(const Planes& planes, long strip, Form form, const Panel& panel, float* made) {

@@ -26,18 +26,13 @@ struct Sums {
 
 template <plait::Form F, int ROWS, int J>
 PLAIT_INLINE void add_operands(const std::uint8_t* record, const std::int8_t* x, Sums<ROWS>& sums) {
-    constexpr bool is_signed = plait::shape_of(F).bits == 8 && !WIDE_BYTES;
+    constexpr int bits = plait::shape_of(F).bits;
     Ints low, high;
     operands<F, J>(record, low, high);
-    if constexpr (is_signed) {
-        low = minus_byte(low, 128);
-        high = minus_byte(high, 128);
-    }
-    auto add = [](Ints acc, Ints w, const std::int8_t* at) {
+    auto add = [](Ints acc, Ints u, const std::int8_t* at) {
         std::int32_t four;
         std::memcpy(&four, at, sizeof four);
-        if constexpr (is_signed) return dot_signed(acc, w, four);
-        else return dot(acc, w, four);
+        return dot<bits>(acc, u, four);
     };
     for (int r = 0; r < ROWS; ++r) {
         const std::int8_t* at = x + r * 64 + 4 * J;
@@ -53,14 +48,15 @@ PLAIT_INLINE void add_operands(const std::uint8_t* record, const std::int8_t* x,
 // A strip of ROWS rows times one panel.
 template <plait::Form F, int ROWS>
 static void few(const Planes& planes, long strip, const std::uint8_t* panel, Vec (&acc)[ROWS]) {
-    constexpr int zero = plait::shape_of(F).bits == 8 && !WIDE_BYTES ? 0 : plait::shape_of(F).zero;
+    constexpr int zero = plait::shape_of(F).zero;
     constexpr long size = plait::record_bytes(F);
     const std::uint8_t* side = panel + planes.groups * size;
     for (int r = 0; r < ROWS; ++r) acc[r] = set1(0.0f);
-    for (long g = 0; g < planes.groups; ++g) {
+    const Entry* entries = planes.of(strip);
+    for (long i = 0; i < planes.counts.at[strip]; ++i) {
+        long g = entries[i].group, at = entries[i].place;
         const std::uint8_t* record = panel + g * size;
         for (long ahead = 0; ahead < size; ahead += 64) __builtin_prefetch(record + 4096 + ahead);
-        long at = planes.place(strip, g);
         const std::int8_t* x = planes.bytes.at + at * 64;
         const std::int32_t* q = planes.sums.at + at * 2;
         Sums<ROWS> sums;

@@ -1,5 +1,5 @@
-// Rows as integers of 15 bits: of each 32 columns s = max |x| / 16256 and q = round(x / s), kept as two planes of
-// signed bytes, q = 128 high + low with low in [-64, 63]. What the weights' integers make of q is then exact.
+// Rows as integers of 16 bits: of each 32 columns s = max |x| / 32639 and q = round(x / s), kept as two planes of
+// signed bytes, q = 256 high + low. What the weights' integers make of q is then exact.
 #pragma once
 
 #include <new>
@@ -9,7 +9,7 @@
 
 namespace PLAIT_LEVEL {
 
-constexpr float TOP = 127.0f * 128.0f;
+constexpr float TOP = 127.0f * 257.0f;
 
 // Written before it is read.
 template <class T>
@@ -21,88 +21,137 @@ struct Held {
     ~Held() { ::operator delete(at, std::align_val_t(64)); }
 };
 
+// A group of a strip's rows as integers: which columns, and where its first row's are.
+struct Entry {
+    long group, place;
+};
+
 // All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high and 32 low, its
 // scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the last are zeros.
+//
+// Where the largest number of a group is more than twice as large as such are in its row on average, what rounding has
+// left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
+// neighbours coarse. Rows of the strip that need no such entry have zeros there, which change no sum.
 struct Planes {
     long height, groups, strips;
     Held<std::int8_t> bytes;
     Held<float> scale, offset;
     Held<std::int32_t> sums;
+    Held<Entry> entries;
+    Held<long> counts;
 
     Planes(long rows, long in, long height)
         : height(height),
           groups(in / plait::GROUP),
           strips((rows + height - 1) / height),
-          bytes(strips * height * groups * 64),
-          scale(strips * height * groups),
-          offset(strips * height * groups),
-          sums(strips * height * groups * 2) {}
+          bytes(2 * strips * height * groups * 64),
+          scale(2 * strips * height * groups),
+          offset(2 * strips * height * groups),
+          sums(2 * strips * height * groups * 2),
+          entries(2 * strips * groups),
+          counts(strips) {}
 
-    // The place of a group of a strip: its first row's.
-    long place(long strip, long group) const { return (strip * groups + group) * height; }
+    // The place of a group of a strip, of what it leaves over or not.
+    long place(long strip, long group, bool over) const { return ((over * strips + strip) * groups + group) * height; }
+    const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
 };
 
-// 32 numbers to planes. A group with a number that is none, or infinite, has a scale that is no number, so that it
-// comes through; one that is all but zero is zero.
-PLAIT_INLINE void quantise(const float* x, std::int8_t* bytes, float& scale, float& offset, std::int32_t* sums) {
+constexpr std::uint32_t LEAST = 0x0d800000u, NONE = 0x7f800000u;  // 2^-100, infinity
+
+// The bits of the largest of 32 numbers; of positive floats bits are in order, and what is no number is above all.
+PLAIT_INLINE std::uint32_t largest(const float* x) {
     std::uint32_t bits[32], most = 0;
     std::memcpy(bits, x, sizeof bits);
-    // Of positive floats the bits are in order; what is no number is above all that are.
     for (int i = 0; i < 32; ++i) {
         std::uint32_t size = bits[i] & 0x7fffffffu;
         most = size > most ? size : most;
     }
-    if (most < 0x0d800000u || most >= 0x7f800000u) {  // 2^-100
-        scale = most < 0x7f800000u ? 0.0f : __builtin_nanf("");
-        offset = scale;
+    return most;
+}
+
+PLAIT_INLINE float from_bits(std::uint32_t bits) {
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// 32 numbers to planes, at `at`; `rest` [32], where it is wanted: what rounding leaves. A group with a number that is
+// none, or infinite, has a scale that is no number, so that it comes through; one that is all but zero is zero.
+PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, float* rest) {
+    std::int8_t* bytes = planes.bytes.at + at * 64;
+    std::int32_t* sums = planes.sums.at + at * 2;
+    std::uint32_t most = largest(x);
+    if (most < LEAST || most >= NONE) {
+        planes.scale.at[at] = planes.offset.at[at] = most < NONE ? 0.0f : __builtin_nanf("");
         sums[0] = sums[1] = 0;
         std::memset(bytes, 0, 64);
+        if (rest != nullptr) std::memset(rest, 0, 32 * sizeof(float));
         return;
     }
-    float top;
-    std::memcpy(&top, &most, sizeof top);
-    float inverse = TOP / top;
-    scale = top / TOP;
+    float inverse = TOP / from_bits(most), scale = from_bits(most) / TOP;
     std::int32_t q[32];
-#if defined(__AVX512F__)
-    for (int i = 0; i < 32; i += 16)
-        _mm512_storeu_si512(q + i, _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(inverse))));
-#elif defined(__AVX2__)
-    for (int i = 0; i < 32; i += 8)
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + i),
-                            _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(inverse))));
-#else
-    // Adding and taking off 1.5 * 2^23 rounds to the nearest, ties to even.
-    for (int i = 0; i < 32; ++i) q[i] = std::int32_t((x[i] * inverse + 0x1.8p23f) - 0x1.8p23f);
-#endif
+    for (int i = 0; i < 32; i += LANES) {
+        Vec value = load(x + i), whole = round(mul(value, set1(inverse)));
+        if (rest != nullptr) store(rest + i, fma(whole, set1(-scale), value));
+        store_whole(q + i, whole);
+    }
     std::int32_t first = 0, last = 0;
     for (int i = 0; i < 16; ++i) first += q[i];
     for (int i = 16; i < 32; ++i) last += q[i];
     for (int i = 0; i < 32; ++i) {
-        std::int32_t high = (q[i] + 64) >> 7;
+        std::int32_t high = (q[i] + 128) >> 8;
         bytes[i] = std::int8_t(high);
-        bytes[32 + i] = std::int8_t(q[i] - high * 128);
+        bytes[32 + i] = std::int8_t(q[i] - high * 256);
     }
     sums[0] = first;
     sums[1] = last;
-    offset = scale * float(first + last);
+    planes.scale.at[at] = scale;
+    planes.offset.at[at] = scale * float(first + last);
+}
+
+PLAIT_INLINE void nothing(const Planes& planes, long at) {
+    std::memset(planes.bytes.at + at * 64, 0, 64);
+    planes.scale.at[at] = planes.offset.at[at] = 0.0f;
+    planes.sums.at[at * 2] = planes.sums.at[at * 2 + 1] = 0;
 }
 
 static void quantise(const plait::BlockProduct& p, const Planes& planes) {
-#pragma omp parallel for schedule(static) if (p.rows * p.in >= 32768)
-    for (long item = 0; item < planes.strips * planes.groups; ++item) {
-        long strip = item / planes.groups, g = item % planes.groups;
-        for (long r = 0; r < planes.height; ++r) {
-            long at = planes.place(strip, g) + r, row = strip * planes.height + r;
-            if (row < p.rows) {
-                quantise(p.x + row * p.x_stride + g * plait::GROUP, planes.bytes.at + at * 64, planes.scale.at[at],
-                         planes.offset.at[at], planes.sums.at + at * 2);
-                continue;
+    constexpr long SMALL_CALL = 32768;
+    Held<float> limit(p.rows);
+#pragma omp parallel for schedule(static) if (p.rows * p.in >= SMALL_CALL)
+    for (long row = 0; row < p.rows; ++row) {
+        float total = 0.0f;
+        for (long g = 0; g < planes.groups; ++g)
+            total += from_bits(largest(p.x + row * p.x_stride + g * plait::GROUP));
+        limit.at[row] = 2.0f * total / float(planes.groups);
+    }
+#pragma omp parallel for schedule(static) if (p.rows * p.in >= SMALL_CALL)
+    for (long strip = 0; strip < planes.strips; ++strip) {
+        Entry* entry = planes.entries.at + 2 * strip * planes.groups;
+        long count = 0, rows = smaller(planes.height, p.rows - strip * planes.height);
+        for (long g = 0; g < planes.groups; ++g) {
+            const float* x = p.x + strip * planes.height * p.x_stride + g * plait::GROUP;
+            long at = planes.place(strip, g, false), over_at = planes.place(strip, g, true);
+            bool over[16], any = false;
+            for (long r = 0; r < rows; ++r) {
+                over[r] = from_bits(largest(x + r * p.x_stride)) > limit.at[strip * planes.height + r];
+                any = any || over[r];
             }
-            std::memset(planes.bytes.at + at * 64, 0, 64);
-            planes.scale.at[at] = planes.offset.at[at] = 0.0f;
-            planes.sums.at[at * 2] = planes.sums.at[at * 2 + 1] = 0;
+            for (long r = 0; r < planes.height; ++r) {
+                if (r >= rows) {
+                    nothing(planes, at + r);
+                    if (any) nothing(planes, over_at + r);
+                    continue;
+                }
+                float rest[32];
+                quantise(x + r * p.x_stride, planes, at + r, over[r] ? rest : nullptr);
+                if (over[r]) quantise(rest, planes, over_at + r, nullptr);
+                else if (any) nothing(planes, over_at + r);
+            }
+            entry[count++] = {g, at};
+            if (any) entry[count++] = {g, over_at};
         }
+        planes.counts.at[strip] = count;
     }
 }
 

@@ -6,14 +6,6 @@
 
 namespace PLAIT_LEVEL {
 
-// Sums of products of bytes without sign and bytes with sign, four to a lane, added to a lane. Without the instruction
-// for it pairs are first summed in 16 bits, so that bytes without sign may be 128 at most.
-#if defined(__AVX512VNNI__) || !defined(__AVX2__)
-constexpr bool WIDE_BYTES = true;
-#else
-constexpr bool WIDE_BYTES = false;
-#endif
-
 #if defined(__AVX512F__)
 
 struct Ints {
@@ -37,28 +29,30 @@ PLAIT_INLINE Ints with_bits(Ints nibble, Ints plane) {
     return {_mm512_or_si512(nibble.v, _mm512_and_si512(moved, _mm512_set1_epi8(MASK)))};
 }
 PLAIT_INLINE Ints minus_byte(Ints a, int b) { return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(char(b)))}; }
+// Products of bytes without sign, of at most BITS bits, and bytes with sign, four to a lane, added to the lane.
 #if defined(__AVX512VNNI__)
+template <int BITS>
 PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
     return {_mm512_dpbusd_epi32(acc.v, u.v, _mm512_set1_epi32(four))};
 }
 #else
-PLAIT_INLINE Ints dot_pairs(Ints acc, __m512i u, __m512i s) {
-    return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1)))};
+// Pairs are first summed in 16 bits, where 7 bits times 8 have room, and 128 times 8 bits too.
+PLAIT_INLINE __m512i pairs(__m512i u, __m512i s) {
+    return _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), _mm512_set1_epi16(1));
 }
-PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) { return dot_pairs(acc, u.v, _mm512_set1_epi32(four)); }
-#endif
-// The same with bytes with sign on both sides: the sign of the one goes over to the other, -127 at least.
-PLAIT_INLINE Ints dot_signed(Ints acc, Ints w, std::int32_t four) {
-    __m512i s = _mm512_set1_epi32(four), size = _mm512_abs_epi8(w.v);
-    s = _mm512_mask_sub_epi8(s, _mm512_movepi8_mask(w.v), _mm512_setzero_si512(), s);
-#if defined(__AVX512VNNI__)
-    return {_mm512_dpbusd_epi32(acc.v, size, s)};
-#else
-    return dot_pairs(acc, size, s);
-#endif
+template <int BITS>
+PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
+    __m512i s = _mm512_set1_epi32(four);
+    if constexpr (BITS < 8) return {_mm512_add_epi32(acc.v, pairs(u.v, s))};
+    __m512i top = _mm512_set1_epi8(-128);
+    __m512i both = _mm512_add_epi32(pairs(_mm512_andnot_si512(top, u.v), s), pairs(_mm512_and_si512(top, u.v), s));
+    return {_mm512_add_epi32(acc.v, both)};
 }
-PLAIT_INLINE Ints joined(Ints high, Ints low) { return {_mm512_add_epi32(_mm512_slli_epi32(high.v, 7), low.v)}; }
+#endif
+PLAIT_INLINE Ints joined(Ints high, Ints low) { return {_mm512_add_epi32(_mm512_slli_epi32(high.v, 8), low.v)}; }
 PLAIT_INLINE Vec as_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+// Floats that are whole numbers.
+PLAIT_INLINE void store_whole(std::int32_t* p, Vec a) { _mm512_storeu_si512(p, _mm512_cvtps_epi32(a.v)); }
 PLAIT_INLINE Vec load_u8(const std::uint8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
@@ -97,21 +91,28 @@ PLAIT_INLINE Ints minus_byte(Ints x, int b) {
     __m256i m = _mm256_set1_epi8(char(b));
     return {_mm256_sub_epi8(x.a, m), _mm256_sub_epi8(x.b, m)};
 }
-PLAIT_INLINE __m256i dot_pairs(__m256i acc, __m256i u, __m256i s) {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+PLAIT_INLINE __m256i pairs(__m256i u, __m256i s) {
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
 }
+template <int BITS>
+PLAIT_INLINE __m256i dot(__m256i acc, __m256i u, __m256i s) {
+    if constexpr (BITS < 8) return _mm256_add_epi32(acc, pairs(u, s));
+    __m256i top = _mm256_set1_epi8(-128);
+    __m256i both = _mm256_add_epi32(pairs(_mm256_andnot_si256(top, u), s), pairs(_mm256_and_si256(top, u), s));
+    return _mm256_add_epi32(acc, both);
+}
+template <int BITS>
 PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
     __m256i s = _mm256_set1_epi32(four);
-    return {dot_pairs(acc.a, u.a, s), dot_pairs(acc.b, u.b, s)};
-}
-PLAIT_INLINE Ints dot_signed(Ints acc, Ints w, std::int32_t four) {
-    __m256i s = _mm256_set1_epi32(four);
-    return {dot_pairs(acc.a, _mm256_abs_epi8(w.a), _mm256_sign_epi8(s, w.a)),
-            dot_pairs(acc.b, _mm256_abs_epi8(w.b), _mm256_sign_epi8(s, w.b))};
+    return {dot<BITS>(acc.a, u.a, s), dot<BITS>(acc.b, u.b, s)};
 }
 PLAIT_INLINE Ints joined(Ints high, Ints low) {
-    return {_mm256_add_epi32(_mm256_slli_epi32(high.a, 7), low.a),
-            _mm256_add_epi32(_mm256_slli_epi32(high.b, 7), low.b)};
+    return {_mm256_add_epi32(_mm256_slli_epi32(high.a, 8), low.a),
+            _mm256_add_epi32(_mm256_slli_epi32(high.b, 8), low.b)};
+}
+PLAIT_INLINE void store_whole(std::int32_t* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_cvtps_epi32(x.a));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), _mm256_cvtps_epi32(x.b));
 }
 PLAIT_INLINE Vec as_floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 PLAIT_INLINE Vec load_u8(const std::uint8_t* p) {
@@ -163,6 +164,7 @@ PLAIT_APART Ints minus_byte(Ints a, int b) {
     std::memcpy(&a, bytes, 64);
     return a;
 }
+template <int BITS>
 PLAIT_APART Ints dot(Ints acc, Ints u, std::int32_t four) {
     std::int8_t s[4];
     std::memcpy(s, &four, 4);
@@ -174,8 +176,10 @@ PLAIT_APART Ints dot(Ints acc, Ints u, std::int32_t four) {
     }
     return acc;
 }
-PLAIT_APART Ints dot_signed(Ints acc, Ints, std::int32_t) { return acc; }  // not asked for: WIDE_BYTES
-PLAIT_APART Ints joined(Ints high, Ints low) { PLAIT_EACH_INT(high.v[i] * 128 + low.v[i]); }
+PLAIT_APART Ints joined(Ints high, Ints low) { PLAIT_EACH_INT(high.v[i] * 256 + low.v[i]); }
+PLAIT_APART void store_whole(std::int32_t* p, Vec a) {
+    for (int i = 0; i < 16; ++i) p[i] = std::int32_t(a.f[i]);
+}
 PLAIT_APART Vec as_floats(Ints a) { PLAIT_EACH(float(a.v[i])); }
 PLAIT_APART Vec load_u8(const std::uint8_t* p) { PLAIT_EACH(float(p[i])); }
 PLAIT_APART Vec load_i8(const std::uint8_t* p) { PLAIT_EACH(float(std::int8_t(p[i]))); }

@@ -55,7 +55,7 @@ bool has_bf16_products() {
 std::vector<Level> levels() {
     std::vector<Level> found;
     auto plain = [&](const Kernels& k, BlockKernel blocks) {
-        found.push_back({k.name, &k, k.linear_bf16, k.name, blocks});
+        found.push_back({k.name, &k, k.linear_bf16, k.name, blocks, k.name});
     };
     plain(portable_kernels, blocks_portable);
 #if defined(PLAIT_HAS_X86_LEVELS)
@@ -66,15 +66,17 @@ std::vector<Level> levels() {
         plain(avx512_kernels, blocks_avx512);
 #if defined(PLAIT_HAS_AVX512VNNI)
         if (__builtin_cpu_supports("avx512vnni"))
-            found.push_back({"avx512vnni", &avx512_kernels, avx512_kernels.linear_bf16, "avx512", blocks_avx512vnni});
+            found.push_back({"avx512vnni", &avx512_kernels, avx512_kernels.linear_bf16, "avx512", blocks_avx512vnni,
+                             "avx512vnni"});
 #endif
 #if defined(PLAIT_HAS_AVX512BF16)
         if (has_bf16_products())
-            found.push_back({"avx512bf16", &avx512_kernels, linear_bf16_avx512bf16, "avx512bf16", blocks_avx512vnni});
+            found.push_back({"avx512bf16", &avx512_kernels, linear_bf16_avx512bf16, "avx512bf16", blocks_avx512vnni,
+                             "avx512vnni"});
 #endif
 #if defined(PLAIT_HAS_AMX)
         if (has_bf16_products() && may_use_tiles())
-            found.push_back({"amx", &amx_kernels(), linear_bf16_amx, "amx", blocks_amx});
+            found.push_back({"amx", &amx_kernels(), linear_bf16_amx, "amx", blocks_amx, "amx"});
 #endif
     }
 #endif

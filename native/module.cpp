@@ -15,7 +15,8 @@ NB_MODULE(_native, m) {
     Bound native(m, "Native");
     native.def(nb::init<const std::string&>())
         .def_prop_ro("name", [](const Native& n) { return n.level.name; })
-        .def_prop_ro("bf16_form", [](const Native& n) { return n.level.bf16_form; });
+        .def_prop_ro("bf16_form", [](const Native& n) { return n.level.bf16_form; })
+        .def_prop_ro("blocks_form", [](const Native& n) { return n.level.blocks_form; });
     bind_products(m, native);
     bind_attention(native);
     bind_rows(native);

@@ -27,6 +27,7 @@ struct Level {
     decltype(Kernels::linear_bf16) linear_bf16;
     std::string bf16_form;
     BlockKernel blocks;
+    std::string blocks_form;
 };
 
 // Levels this machine can run, the plainest first.

@@ -195,11 +195,11 @@ def _positionals(arguments: tuple[str, ...]) -> tuple[str, str]:
 @click.option("--plain", is_flag=True, help="Control tokens written in the prompt stay text.")
 @click.option(
     "--dtype",
-    default="float32",
+    default="stored",
     show_default=True,
-    help="Type weights are expanded to: float32, bfloat16, float16, float64.",
+    help="Type of weights: stored (as in the file where kernels read that), float32, bfloat16, float16, float64.",
 )
-@click.option("--kv-dtype", default=None, help="Type keys and values are stored in.  [default: as --dtype]")
+@click.option("--kv-dtype", help="Type keys and values are stored in.  [default: as --dtype, float32 for stored]")
 @click.option("--device", default="cpu", show_default=True, help="Any torch device; bits are only promised on the CPU.")
 @threads_option
 @click.option(

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from plait.blueprint.source import Source, open_model
+from plait.dtypes import Format
 from plait.engine.chat.read import Templates, read_templates, templates_from_gguf
 from plait.engine.engine import MOST, QUEUE, SEQUENCES, Engine
 from plait.engine.packages import packaged_weights
@@ -19,13 +20,15 @@ from plait.engine.request import DRAFT, integer
 from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
 from plait.errors import TokenizerError, UnsupportedError, UsageError, fault
 from plait.runtime.model import Model, Numbers
-from plait.runtime.weight_plan import weight_plan
+from plait.runtime.weight_plan import formats_of, weight_plan
 from plait.runtime.weights import Weights, open_weights
 from plait.units import parse_bytes
 
-__all__ = ["CACHE", "DTYPES", "KV_DTYPES", "Opened", "default_numbers", "load", "opened"]
+__all__ = ["CACHE", "DTYPES", "KV_DTYPES", "STORED", "Opened", "default_numbers", "load", "opened"]
 
 CACHE: Final = "2GiB"
+# Weights stay as their file holds them.
+STORED: Final = "stored"
 
 DTYPES: Final = MappingProxyType(
     {
@@ -45,13 +48,13 @@ DTYPES: Final = MappingProxyType(
 KV_DTYPES: Final = MappingProxyType({**DTYPES, "int8": torch.int8, "q8": torch.int8})
 
 
-def _dtype(value: str | torch.dtype, what: str, known: Mapping[str, torch.dtype] = DTYPES) -> torch.dtype:
+def _dtype(value: str | torch.dtype, what: str, *others: str, known: Mapping[str, torch.dtype] = DTYPES) -> torch.dtype:
     if isinstance(value, torch.dtype):
         if value in known.values():
             return value
     elif isinstance(value, str) and value in known:
         return known[value]
-    raise UsageError(fault(what, expected="one of " + ", ".join(known), found=repr(value)))
+    raise UsageError(fault(what, expected="one of " + ", ".join((*others, *known)), found=repr(value)))
 
 
 def _device(value: str | torch.device) -> torch.device:
@@ -150,14 +153,26 @@ class Opened:
             return None
         blueprint = self.source.blueprint
         length = max(1, min(length, blueprint.max_context))
-        return memory_plan(blueprint, self.numbers, self.device, length=length, cap=self.cap, cache=self.cache)
+        return memory_plan(
+            blueprint,
+            self.numbers,
+            self.device,
+            length=length,
+            cap=self.cap,
+            cache=self.cache,
+            formats=self._formats(),
+        )
+
+    def _formats(self) -> Mapping[str, Format]:
+        """How the file stores weights that may be kept so: headers are read, no weight is."""
+        return formats_of(open_weights(self.source)) if self.numbers.stored and self.source.kind == "gguf" else {}
 
     def engine(self, progress: Callable[[int, int], None] | None = None) -> Engine:
         """Read the weights. PlaitError: they are over the cap; then none is read."""
         blueprint = self.source.blueprint
         if self.cap is not None:
-            needed = weight_plan(blueprint, self.numbers, self.device).prepared
-            refuse_weights(blueprint, needed, str(self.numbers.weights).removeprefix("torch."), self.cap)
+            needed = weight_plan(blueprint, self.numbers, self.device, self._formats()).prepared
+            refuse_weights(blueprint, needed, self.numbers.words, self.cap)
         weights = open_weights(self.source)
         built = Model(blueprint, weights, self.numbers, self.device, progress)
         room = self.cache if self.cap is None else min(self.cache, self.cap - built.weight_bytes)
@@ -182,7 +197,7 @@ def default_numbers() -> Numbers:
 def opened(
     model: str | Path,
     *,
-    dtype: str | torch.dtype = "float32",
+    dtype: str | torch.dtype = STORED,
     kv_dtype: str | torch.dtype | None = None,
     device: str | torch.device = "cpu",
     memory: int | str | None = None,
@@ -192,8 +207,10 @@ def opened(
     speculate: int = 0,
 ) -> Opened:
     """Find MODEL and read all but its weights. The options are those of `load`."""
-    weights_dtype = _dtype(dtype, "dtype")
-    numbers = Numbers(weights_dtype, _dtype(kv_dtype, "kv_dtype", KV_DTYPES) if kv_dtype is not None else weights_dtype)
+    stored = dtype == STORED
+    weights_dtype = torch.float32 if stored else _dtype(dtype, "dtype", STORED)
+    kv = weights_dtype if kv_dtype is None else _dtype(kv_dtype, "kv_dtype", known=KV_DTYPES)
+    numbers = Numbers(weights_dtype, kv, stored)
     place = _device(device)
     cap = None if memory is None else _bytes(memory, "memory", 1)
     budget = _bytes(cache, "cache", 0)
@@ -217,7 +234,7 @@ def opened(
 def load(
     model: str | Path,
     *,
-    dtype: str | torch.dtype = "float32",
+    dtype: str | torch.dtype = STORED,
     kv_dtype: str | torch.dtype | None = None,
     device: str | torch.device = "cpu",
     memory: int | str | None = None,
@@ -230,10 +247,12 @@ def load(
     """Open MODEL, read its weights, build the engine.
 
     model     catalogue name, directory or .gguf file; the weights of a hub id are not downloaded
-    dtype     type the weights are expanded to and used in: float32 (exact for every format read here), float64,
-              bfloat16 or float16 (half the memory; products round their inputs and outputs to it)
+    dtype     "stored": weights stay the blocks of integers a GGUF file holds where the kernels read these (see
+              `runtime.ops.linear_blocks`), packed once beside the file's map; others are expanded to float32. Or the
+              type all are expanded to and used in: float32 (exact for every format read here), float64, bfloat16 or
+              float16 (half the memory; products round their inputs and outputs to it)
     kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with
-              a float16 scale; None: the same as dtype
+              a float16 scale; None: the same as dtype, with "stored" float32
     memory    cap in bytes (or "8GiB") on weights and all state; None: no cap
     cache     bytes (or "1GiB") of state of earlier prompts kept for later ones that begin alike; 0: none. Under a cap
               it gives way to what is asked for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -11,6 +12,7 @@ import torch
 from plait.account.memory import memory_of_laws
 from plait.blueprint.spec import Attention, Blueprint, LatentAttention
 from plait.blueprint.state import SLAB, laws
+from plait.dtypes import Format
 from plait.errors import PlaitError
 from plait.runtime.kernels import native
 from plait.runtime.model import CALL_ROWS, Numbers
@@ -68,14 +70,23 @@ def refuse_weights(blueprint: Blueprint, needed: int, dtype: object, cap: int) -
 
 
 def memory_plan(
-    blueprint: Blueprint, numbers: Numbers, device: torch.device, *, length: int, cap: int, cache: int
+    blueprint: Blueprint,
+    numbers: Numbers,
+    device: torch.device,
+    *,
+    length: int,
+    cap: int,
+    cache: int,
+    formats: Mapping[str, Format] = MappingProxyType({}),
 ) -> MemoryPlan:
     """The plan for `length` tokens, prompt and answer together.
 
+    formats  see `weight_plan`
+
     PlaitError: they do not fit under `cap`; with the numbers, and the most tokens that do.
     """
-    weights = weight_plan(blueprint, numbers, device)
-    refuse_weights(blueprint, weights.prepared, str(numbers.weights).removeprefix("torch."), cap)
+    weights = weight_plan(blueprint, numbers, device, formats)
+    refuse_weights(blueprint, weights.prepared, numbers.words, cap)
     pool = SlabPool(blueprint, numbers.kv, device)
     state = pool.most(length, CALL_ROWS)
     needed = weights.prepared + state

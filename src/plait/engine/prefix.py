@@ -132,7 +132,7 @@ def fingerprint_of(model: Model, weights: Iterable[str], threads: Callable[[], i
     return Fingerprint.of(
         blueprint=repr(model.blueprint),
         weights=" ".join(weights),
-        types=f"{numbers.weights} {numbers.kv}",
+        types=f"{numbers.words} {numbers.weights} {numbers.kv}",
         forms=" ".join(sorted(model.forms)),
         threads="any" if native else str(threads()),
         device=str(model.device),

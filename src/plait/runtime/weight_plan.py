@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
@@ -17,12 +18,14 @@ from torch.overrides import TorchFunctionMode
 
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.tensors import inventory
-from plait.dtypes import BY_NAME
+from plait.dtypes import BY_NAME, Format
 from plait.runtime.build.builder import Builder, Numbers
 from plait.runtime.kernels import native
 from plait.runtime.lower import Lowering, NativePart
 from plait.runtime.model import CALL_ROWS, Model
+from plait.runtime.ops.joined import Joined
 from plait.runtime.ops.linear import Linear, prepared_bytes
+from plait.runtime.ops.linear_blocks import block_bytes, takes_format
 from plait.runtime.packed import PIECE, Packed
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import EndLayer, Step
@@ -33,7 +36,7 @@ from plait.runtime.weight_source import WeightSource
 if TYPE_CHECKING:
     from plait.runtime._native import Prepared, Program
 
-__all__ = ["WeightPlan", "weight_plan"]
+__all__ = ["WeightPlan", "formats_of", "weight_plan"]
 
 _HERE: Final = torch.device("cpu")
 # Bytes an element needs at most while a block format is expanded.
@@ -59,8 +62,16 @@ class WeightPlan:
     rows: int
 
 
-def weight_plan(blueprint: Blueprint, numbers: Numbers, device: torch.device) -> WeightPlan:
-    """The plan for a model on a device. UnsupportedError: this version cannot run it."""
+def weight_plan(
+    blueprint: Blueprint,
+    numbers: Numbers,
+    device: torch.device,
+    formats: Mapping[str, Format] = MappingProxyType({}),
+) -> WeightPlan:
+    """The plan for a model on a device. UnsupportedError: this version cannot run it.
+
+    formats  by role, how weights are stored that may be kept so (see `formats_of`); the others are expanded
+    """
     counts: list[_Counting] = []
 
     def counting(
@@ -70,7 +81,7 @@ def weight_plan(blueprint: Blueprint, numbers: Numbers, device: torch.device) ->
         return counts[-1]
 
     with _Joined():
-        model = Model(blueprint, _Shapes(blueprint), numbers, _HERE, builder=counting)
+        model = Model(blueprint, _Shapes(blueprint, formats), numbers, _HERE, builder=counting)
     (made,) = counts
     streams = 1 if blueprint.altup is None else blueprint.altup.streams
     width = _STREAMS * streams * blueprint.hidden
@@ -84,6 +95,12 @@ def weight_plan(blueprint: Blueprint, numbers: Numbers, device: torch.device) ->
             beside = 0
     rows = (CALL_ROWS * (width + beside) + 2 * blueprint.vocabulary) * numbers.compute.itemsize
     return WeightPlan(made.bytes, made.peak, rows)
+
+
+def formats_of(weights: WeightSource) -> dict[str, Format]:
+    """The formats of weights that can be kept as they are stored, by role."""
+    found = {role: weights.stored(role) for role in weights.roles}
+    return {role: form for role, form in found.items() if form is not None}
 
 
 def _shaped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -111,7 +128,8 @@ class _Joined(TorchFunctionMode):
 class _Shapes:
     """The weights of a blueprint's text model without elements."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint, formats: Mapping[str, Format] = MappingProxyType({})) -> None:
+        self._formats = formats
         self._shapes = {tensor.role: tensor.shape for tensor in inventory(blueprint) if tensor.part == "text"}
         self.roles: tuple[str, ...] = tuple(self._shapes)
 
@@ -123,6 +141,12 @@ class _Shapes:
 
     def packed(self, role: str) -> Packed:
         return Packed(BY_NAME["f32"], self.dense(role, torch.float32), self._shapes[role])
+
+    def packed_at(self, role: str, index: int) -> Packed:
+        return Packed(BY_NAME["f32"], self.dense_at(role, index, torch.float32), self._shapes[role][1:])
+
+    def stored(self, role: str) -> Format | None:
+        return self._formats.get(role)
 
 
 class _Nowhere:
@@ -148,7 +172,8 @@ class _Planning(Lowering):
         super().__init__(lambda: cast("Program", _Nowhere()), pool, hidden)
 
     def prepared(self, linear: Linear, activation: str | None = None) -> Prepared | None:
-        if not isinstance(linear, _Planned) or not linear.native:
+        parts = linear.parts if isinstance(linear, Joined) else (linear,)
+        if not all(isinstance(part, _Planned) and part.native for part in parts):
             return None
         return cast("Prepared", _Product(linear.out_features if activation is None else linear.out_features // 2))
 
@@ -195,10 +220,18 @@ class _Counting(Builder):
         self._layer = 0
         self._made = 0
 
-    def linear(self, roles: Sequence[str]) -> Linear:
-        dense = [self.weights.dense(role, self.numbers.weights) for role in roles]
-        whole = dense[0] if len(dense) == 1 else torch.cat(dense)
-        return self._count(whole, len(dense) > 1)
+    def keeps(self, role: str) -> bool:
+        return self.numbers.stored and takes_format(self.weights.stored(role), self._target)
+
+    def blocks(self, roles: Sequence[str], *, index: int | None = None, in_turn: bool = False) -> Linear:
+        formats = [form for form in map(self.weights.stored, roles) if form is not None]
+        shapes = [self.weights.dense(role, self.numbers.weights).shape[-2:] for role in roles]
+        sizes = [block_bytes(form, *shape) for form, shape in zip(formats, shapes, strict=True)]
+        # What is stored in another order is put in order first, a weight at a time.
+        return self._add(sum(rows for rows, _ in shapes), sum(sizes), max(sizes), lowers=True)
+
+    def expanded(self, roles: Sequence[str]) -> Linear:
+        return self._count(self.dense(roles), len(roles) > 1)
 
     def prepared(self, weight: Tensor) -> Linear:
         return self._count(weight, joined=False)
@@ -221,10 +254,15 @@ class _Counting(Builder):
     def _count(self, weight: Tensor, joined: bool) -> Linear:
         rows, columns = weight.shape
         lowers = weight.dtype in (torch.float32, torch.bfloat16)
-        made = _Planned(rows, prepared_bytes(rows, columns, weight.dtype, self._target), lowers)
-        self.bytes += made.nbytes
-        self.forms[made.form] = self.forms.get(made.form, 0) + 1
         dense = weight.numel() * weight.element_size() * (2 if joined else 1)
-        self.peak = max(self.peak, self.bytes + dense + _EXPANDING * min(PIECE, weight.numel()))
+        size = prepared_bytes(rows, columns, weight.dtype, self._target)
+        return self._add(rows, size, dense + _EXPANDING * min(PIECE, weight.numel()), lowers)
+
+    def _add(self, rows: int, size: int, beside: int, lowers: bool) -> Linear:
+        """A product of so many outputs and bytes, and what there is beside it while it is made."""
+        made = _Planned(rows, size, lowers)
+        self.bytes += size
+        self.forms[made.form] = self.forms.get(made.form, 0) + 1
+        self.peak = max(self.peak, self.bytes + beside)
         self._made += rows
         return made

@@ -11,10 +11,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from plait.dtypes import Format
 from plait.runtime.fp8 import Scales
 from plait.runtime.packed import Packed
 
-__all__ = ["cut", "expand", "shaped", "with_columns"]
+__all__ = ["cut", "expand", "shaped", "tears", "with_columns"]
 
 # Scaled elements expanded at a time: float32 values and their scales, so 32 MiB.
 _PIECE: Final = 4 * 2**20
@@ -56,12 +57,21 @@ def expand(packed: Packed, columns: int, index: range | Tensor, dtype: torch.dty
     return out
 
 
+def tears(form: Format, at: Tensor) -> bool:
+    """Columns from the places `at` are no whole blocks."""
+    if at.numel() % form.block:
+        return True
+    blocks = at.reshape(-1, form.block)
+    whole = (blocks - blocks[:, :1] == torch.arange(form.block)).all() and not (blocks[:, 0] % form.block).any()
+    return not bool(whole)
+
+
 def with_columns(packed: Packed, at: Tensor) -> Packed | None:
     """Rows [n, columns] with their columns from the places `at`, still as stored; None where a block would be torn."""
     form, count = packed.format, at.numel() // packed.format.block
-    blocks = at.reshape(count, form.block)
-    if not bool((blocks - blocks[:, :1] == torch.arange(form.block)).all()) or bool((blocks[:, 0] % form.block).any()):
+    if tears(form, at):
         return None
+    blocks = at.reshape(count, form.block)
     data = packed.data.view(torch.uint8).reshape(packed.shape[0], count, form.block_bytes)
     moved = data.index_select(1, blocks[:, 0] // form.block).reshape(packed.shape[0], -1)
     return Packed(form, moved.view(packed.data.dtype), packed.shape)

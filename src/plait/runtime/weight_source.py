@@ -11,7 +11,7 @@ from torch import Tensor
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.tensors import Tensor as Wanted
 from plait.blueprint.tensors import inventory
-from plait.dtypes import BY_NAME
+from plait.dtypes import BY_NAME, Format
 from plait.runtime.blocks import DENSE
 from plait.runtime.packed import Packed
 from plait.runtime.random_values import random_expert, random_values
@@ -34,6 +34,12 @@ class WeightSource(Protocol):
 
     def packed(self, role: str) -> Packed | None:
         """The role as stored, None where only `dense` can give it."""
+
+    def packed_at(self, role: str, index: int) -> Packed | None:
+        """Element `index` of the role's first axis as stored."""
+
+    def stored(self, role: str) -> Format | None:
+        """The format `packed` and `packed_at` give the role in, None where they give nothing."""
 
 
 class RandomWeights:
@@ -68,3 +74,13 @@ class RandomWeights:
     def packed(self, role: str) -> Packed:
         """The role as a file would store it."""
         return Packed(self._format, self.dense(role, self._dtype), self._wanted[role].shape)
+
+    def packed_at(self, role: str, index: int) -> Packed:
+        """Element `index` of the role's first axis as a file would store it."""
+        return Packed(self._format, self.dense_at(role, index, self._dtype), self._wanted[role].shape[1:])
+
+    def stored(self, role: str) -> Format:
+        """The format of the role."""
+        if role not in self._wanted:
+            raise KeyError(role)
+        return self._format

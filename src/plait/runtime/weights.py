@@ -26,7 +26,7 @@ from plait.errors import WeightsError, fault
 from plait.runtime.fp8 import Scales, scales_in
 from plait.runtime.packed import Packed, open_all
 from plait.runtime.weight_check import check_formats, check_tensors
-from plait.runtime.weight_rows import cut, expand, shaped, with_columns
+from plait.runtime.weight_rows import cut, expand, shaped, tears, with_columns
 from plait.runtime.weight_transforms import (
     absorbed,
     changes_values,
@@ -125,6 +125,18 @@ class Weights:
         place = self._places[role]
         return self._stored(place, *_at(role, place, index), place.shape[1:])
 
+    def stored(self, role: str) -> Format | None:
+        """The format `packed` and `packed_at` give the role in, None where they give nothing; nothing is read."""
+        place = self._places[role]
+        found = self._lies(place, place.start, place.stop)
+        if found is None:
+            return None
+        form, columns = self._packed[found[0]].format, stored_columns(place.transform, place.columns)
+        # Rows that are not whole blocks are cut nowhere, whatever else is asked for.
+        if place.columns % form.block or (columns is not None and tears(form, columns)):
+            return None
+        return form
+
     def _dense(self, place: _Place, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         """Rows [start, stop) of the binding, as the model has them, [stop - start, columns]."""
         step = absorbed(place.transform)
@@ -155,7 +167,8 @@ class Weights:
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _stored(self, place: _Place, start: int, stop: int, shape: tuple[int, ...]) -> Packed | None:
+    def _lies(self, place: _Place, start: int, stop: int) -> tuple[str, range | Tensor] | None:
+        """The one tensor rows [start, stop) lie in as they are, and which of its rows they are."""
         if changes_values(place.transform) or absorbed(place.transform) is not None:
             return None
         index = stored_rows(place.transform, start, stop, place.ends[-1])
@@ -164,7 +177,13 @@ class Weights:
         parts = list(_parts(place, index))
         if len(parts) != 1 or parts[0][0] in self._scales:
             return None
-        name, part = parts[0]
+        return parts[0]
+
+    def _stored(self, place: _Place, start: int, stop: int, shape: tuple[int, ...]) -> Packed | None:
+        lies = self._lies(place, start, stop)
+        if lies is None:
+            return None
+        name, part = lies
         found = cut(self._packed[name], place.columns, part)
         columns = stored_columns(place.transform, place.columns)
         if found is not None and columns is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from plait.blueprint.spec import Blueprint, Norm, Rope
 from plait.errors import UnsupportedError
 from plait.runtime.kernels import native
 from plait.runtime.ops.attention import keeps_bits
-from plait.runtime.ops.linear import Linear, make_linear, make_linears
+from plait.runtime.ops.joined import Joined
+from plait.runtime.ops.linear import Linear, gates, in_turn, make_linear, make_linears
+from plait.runtime.ops.linear_blocks import Blocks, gates_blocks, takes_format
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Step
@@ -25,15 +28,24 @@ __all__ = ["Builder", "Numbers"]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Types of a run: weights are used in `weights`, keys and values stored in `kv`, everything else is `compute`."""
+    """Types of a run: weights are used in `weights`, keys and values stored in `kv`, everything else is `compute`.
+
+    stored  weights stay as their file holds them where there are kernels for that; `weights` is the type of the others
+    """
 
     weights: torch.dtype
     kv: torch.dtype
+    stored: bool = False
 
     @property
     def compute(self) -> torch.dtype:
         """float32, or float64 where the weights are used in float64."""
         return torch.float64 if self.weights == torch.float64 else torch.float32
+
+    @property
+    def words(self) -> str:
+        """The type of weights as users give it."""
+        return "stored" if self.stored else str(self.weights).removeprefix("torch.")
 
 
 class Builder:
@@ -81,7 +93,39 @@ class Builder:
 
     def linear(self, roles: Sequence[str]) -> Linear:
         """One product for several weights of the same input, rows end to end."""
+        runs = [(kept, list(run)) for kept, run in groupby(roles, self.keeps)]
+        parts = [self.blocks(run) if kept else self.expanded(run) for kept, run in runs]
+        return parts[0] if len(parts) == 1 else Joined(parts)
+
+    def keeps(self, role: str) -> bool:
+        """The weight stays in the blocks its file holds it in."""
+        return self.numbers.stored and takes_format(self.weights.stored(role), self.device)
+
+    def blocks(self, roles: Sequence[str], *, index: int | None = None, in_turn: bool = False) -> Linear:
+        """A product with weights that are kept, with `index` one expert of each; `in_turn`: see `Blocks`."""
+        kernels = native()
+        found = [self.weights.packed(role) if index is None else self.weights.packed_at(role, index) for role in roles]
+        weights = [weight for weight in found if weight is not None]
+        assert kernels is not None
+        assert len(weights) == len(roles)
+        return self._counted(Blocks(kernels, weights, in_turn=in_turn))
+
+    def expanded(self, roles: Sequence[str]) -> Linear:
+        """A product with weights expanded to the type they are used in."""
         return self.prepared(self.dense(roles))
+
+    def gated(self, roles: Sequence[str], width: int, activation: str) -> Linear | None:
+        """The product of a gate and an up weight that also gates, a `Gating`; None where no kernel does that."""
+        if self.keeps_gates(roles, width, activation):
+            return self.blocks(roles, in_turn=True)
+        if any(map(self.keeps, roles)) or not gates(width, activation, self.numbers.weights, self.device):
+            return None
+        return self.prepared(in_turn(self.dense(roles)))
+
+    def keeps_gates(self, roles: Sequence[str], width: int, activation: str) -> bool:
+        """A gate and an up weight are kept, and in one format, so that one kernel serves them."""
+        alike = all(map(self.keeps, roles)) and len({self.weights.stored(role) for role in roles}) == 1
+        return alike and gates_blocks(width, activation)
 
     def dense(self, roles: Sequence[str]) -> Tensor:
         """Weights in the type they are used in, rows end to end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from plait.blueprint.spec import Gated
 from plait.runtime.build.builder import Builder
-from plait.runtime.ops.linear import gates, in_turn
 from plait.runtime.ops.sparse import quantile
 from plait.runtime.steps.feed import Feed
 
@@ -17,16 +16,16 @@ def add_gated(build: Builder, role: str, part: Gated) -> None:
     bias = build.biases([f"{name}_bias" for name in names])
     down_bias = build.biases([f"{role}.down_bias"])
     plain = bias is None and down_bias is None and part.sparsity is None
-    together = plain and gates(part.width, part.activation, build.numbers.weights, build.device)
+    together = build.gated(names, part.width, part.activation) if plain else None
     build.add(
         Feed(
             part.width,
             part.activation,
-            build.prepared(in_turn(build.dense(names))) if together else build.linear(names),
+            build.linear(names) if together is None else together,
             bias,
             build.linear([f"{role}.down"]),
             down_bias,
-            in_turn=together,
+            in_turn=together is not None,
             deviations=quantile(part.sparsity) if part.sparsity is not None else None,
         )
     )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TILE",
+    "Gating",
     "Linear",
     "Native",
     "Prepares",
@@ -76,6 +77,13 @@ class Prepares(Protocol):
 
         activation  of a product that is gate and up in one, None: a plain product
         """
+
+
+class Gating(Linear, Protocol):
+    """A product with gate and up that gates as well."""
+
+    def gated(self, activation: str, x: Tensor) -> Tensor:
+        """activation(gate x) * (up x) [n, width]."""
 
 
 def reference(x: Tensor, weight: Tensor) -> Tensor:

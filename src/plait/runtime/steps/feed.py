@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 from torch import Tensor
 
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS, gated
-from plait.runtime.ops.linear import Linear, Native
+from plait.runtime.ops.linear import Gating, Linear
 from plait.runtime.ops.sparse import keep_largest
 from plait.runtime.steps.call import Call, Step
 
@@ -40,8 +40,8 @@ class Feed(Step):
 
     def __call__(self, call: Call) -> None:
         if self.in_turn:
-            assert isinstance(self.fused, Native)
-            call.registers["y"] = self.down(self.fused.gated(self.activation, call.registers["x"]))
+            fused = cast("Gating", self.fused)
+            call.registers["y"] = self.down(fused.gated(self.activation, call.registers["x"]))
             return
         # A few rows at a time: what is between the products then stays in the cache.
         parts = [self._rows(x) for x in torch.split(call.registers["x"], _ROWS)]

@@ -1,0 +1,158 @@
+"""Matrix products with weights in GGUF's block formats, which stay the integers they are.
+
+A weight is A (u - zero) + O: u a code of 4 to 8 bits, A and O numbers of its group of columns. Of each 32 numbers of a
+row the largest decides a scale s = max |x| / 32639, and q = round(x / s) is an integer of 16 bits; sums of q (u - zero)
+are exact in any order, and one chain of float multiply-adds over the groups makes an output of them. So weights lose
+nothing, a row's bits do not depend on what is computed beside it, and what is rounded is x, by 2^-16 of the largest
+number of its group at most. Where that number is large beside those of other groups, what is left is added in the same
+way, so that x is all but exact there.
+
+    reference   integers in float64        any device   the truth the kernels are tested against
+    Blocks      kernels over packed codes  float32 CPU  keeps the contract
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from plait.dtypes import Format
+from plait.runtime.blocks import unpack
+from plait.runtime.kernels import native
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
+from plait.runtime.packed import Packed
+
+if TYPE_CHECKING:
+    from plait.runtime._native import Native as Kernels
+    from plait.runtime._native import Prepared
+
+__all__ = ["Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "takes_format"]
+
+# In the order of the kernels' numbers for them (native/blocks.hpp).
+_FORMATS: Final = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+_PANEL: Final = 16
+_GROUP: Final = 32
+_TOP: Final = 127 * 257
+# A group whose largest number is smaller is zero.
+_LEAST: Final = 2.0**-100
+# Panels begin where a line of the cache does.
+_LINE: Final = 64
+_PLAIN: Final = -1
+
+
+def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [n, in] as integers [n, in / 32, 32] in float64, and the scales [n, in / 32, 1] of their groups, float32."""
+    groups = x.to(torch.float32).reshape(x.shape[0], -1, _GROUP)
+    most = groups.abs().amax(-1, keepdim=True)
+    most = torch.where(most.isfinite(), most, torch.nan)
+    zero = most < _LEAST
+    q = (groups * torch.where(zero, 0, _TOP / most)).round()
+    return q.to(torch.float64), torch.where(zero, 0, most / _TOP)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Rows [n, in] as the kernels read them, in float64."""
+    q, scales = quantised(x)
+    found = q * scales
+    # Where the largest number is more than twice as large as such are on average, what is left is rounded as well.
+    most = x.to(torch.float32).reshape_as(q).abs().amax(-1, keepdim=True)
+    rest, finer = quantised((x.to(torch.float64).reshape_as(q) - found).flatten(1))
+    over = most > 2 * most.mean(1, keepdim=True)
+    return torch.where(over, found + rest * finer, found).flatten(1)
+
+
+def reference(x: Tensor, weight: Packed) -> Tensor:
+    """The product of rows as `rounded` gives them with the weight's exact values: [n, out] in float64."""
+    return rounded(x) @ unpack(weight.format, weight.data).to(torch.float64).T
+
+
+def takes_format(form: Format | None, device: torch.device) -> bool:
+    """There are kernels here for weights in this format."""
+    return form is not None and form.name in _FORMATS and device.type == "cpu" and native() is not None
+
+
+def gates_blocks(width: int, activation: str) -> bool:
+    """`Blocks.gated` serves a gate and an up weight in one format, `width` outputs each."""
+    return activation in NATIVE_ACTIVATIONS and width % _PANEL == 0
+
+
+def block_bytes(form: Format, out_features: int, in_features: int) -> int:
+    """Bytes of a weight as `Blocks` holds it. Only where `takes_format`."""
+    from plait.runtime._native import packed_bytes
+
+    return packed_bytes(_FORMATS.index(form.name), out_features, in_features)
+
+
+class Blocks:
+    """Kernels of `native/blocks*`: weights [out, in] that meet one input, outputs end to end, packed once.
+
+    in_turn  two weights, gate and up in one format: made for `gated`, not to be called
+    """
+
+    def __init__(self, kernels: Kernels, weights: Sequence[Packed], *, in_turn: bool = False) -> None:
+        self._kernels = kernels
+        self._in = weights[0].shape[1]
+        self.out_features = sum(weight.shape[0] for weight in weights)
+        self.nbytes = 0
+        self.form = f"native {kernels.blocks_form} " + "+".join(dict.fromkeys(weight.format.name for weight in weights))
+        self._held: list[Tensor] = []
+        self._parts: list[tuple[int, int, int]] = []
+        if in_turn:
+            gate, up = weights
+            if gate.format != up.format or gate.shape != up.shape or gate.shape[0] % _PANEL:
+                raise ValueError(f"gate {gate.format.name} {gate.shape} and up {up.format.name} {up.shape} in turn")
+            room = self._room(gate.format, self.out_features)
+            self._pack(gate, room, 0, 2)
+            self._pack(up, room, 1, 2)
+        else:
+            for weight in weights:
+                self._pack(weight, self._room(weight.format, weight.shape[0]), 0, 1)
+        self._made: dict[str | None, Prepared] = {}
+
+    def _room(self, form: Format, outputs: int) -> Tensor:
+        from plait.runtime import _native
+
+        size = block_bytes(form, outputs, self._in)
+        held = torch.empty(size + _LINE, dtype=torch.uint8)
+        room = held[-held.data_ptr() % _LINE :][:size]
+        _native.in_large_pages(room.data_ptr(), size)
+        self._held.append(room)
+        self._parts.append((room.data_ptr(), outputs, _FORMATS.index(form.name)))
+        self.nbytes += size
+        return room
+
+    def _pack(self, weight: Packed, room: Tensor, first: int, step: int) -> None:
+        """Panels of the weight go to every `step`th place from `first` on."""
+        from plait.runtime import _native
+
+        outputs, columns = weight.shape
+        if columns != self._in or weight.typed:
+            raise ValueError(f"a weight {weight.shape} in {weight.format.name} among rows of {self._in} columns")
+        form = _FORMATS.index(weight.format.name)
+        _native.pack_blocks(weight.data.data_ptr(), room.data_ptr(), outputs, columns, form, first, step)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [n, in] -> [n, out]."""
+        return self._run(x, None)
+
+    def gated(self, activation: str, x: Tensor) -> Tensor:
+        """activation(gate x) * (up x) [n, width] of weights that were packed in turn."""
+        return self._run(x, activation)
+
+    def prepared(self, activation: str | None = None) -> Prepared:
+        """See `Prepares`."""
+        if activation not in self._made:
+            number = _PLAIN if activation is None else NATIVE_ACTIVATIONS[activation]
+            self._made[activation] = self._kernels.prepared_blocks(self._parts, self._in, number)
+        return self._made[activation]
+
+    def _run(self, x: Tensor, activation: str | None) -> Tensor:
+        if x.dtype != torch.float32 or x.stride(-1) != 1:
+            x = x.to(torch.float32).contiguous()
+        product = self.prepared(activation)
+        y = torch.empty(x.shape[0], product.out)
+        product.run(x.data_ptr(), x.stride(0), y.data_ptr(), product.out, x.shape[0])
+        return y

@@ -1,0 +1,163 @@
+"""Products with weights in blocks, level by level: against exact arithmetic, and bit for bit over every cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plait.dtypes import BY_NAME
+from plait.runtime import blocks, kernels
+from plait.runtime.ops.activation import ACTIVATIONS
+from plait.runtime.ops.linear_blocks import Blocks, block_bytes, reference, rounded
+from plait.runtime.packed import Packed
+
+LEVELS = kernels.levels()
+FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+
+pytestmark = pytest.mark.skipif(not LEVELS, reason="the package was built without its native kernels")
+
+
+def _native(level):
+    from plait.runtime._native import Native
+
+    return Native(level)
+
+
+def _weight(name, out, width, seed=0):
+    """Random bytes are the hardest weights: every code and scale. Only the float16 numbers are made finite."""
+    form = BY_NAME[name]
+    generator = torch.Generator().manual_seed(seed)
+    raw = blocks.pack(form, torch.randn(out, width, generator=generator)).reshape(-1, form.block_bytes)
+    noise = torch.randint(0, 256, raw.shape, dtype=torch.uint8, generator=generator)
+    halves = {"q4_0": 2, "q4_1": 4, "q5_0": 2, "q5_1": 4, "q8_0": 2, "q4_k": 4, "q5_k": 4, "q6_k": 0}[name]
+    raw[:, halves:208] = noise[:, halves:208]
+    return Packed(form, raw.reshape(out, -1), (out, width))
+
+
+def _rows(count, width, seed=1):
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+def _allowed(x, weight):
+    """Rounding of the float chain, of all that is summed up; a weight may be a difference of larger numbers."""
+    whole = blocks.unpack(weight.format, weight.data).double().abs().amax()
+    return 3e-6 * x.double().abs().sum(1, keepdim=True) * whole
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=8, deadline=None)
+@given(out=st.integers(1, 70), pieces=st.integers(1, 5), rows=st.integers(1, 40), data=st.data())
+def test_products_are_exact_but_for_the_chain_and_rows_are_their_own(level, name, out, pieces, rows, data):
+    width = pieces * BY_NAME[name].block
+    weight, x = _weight(name, out, width), _rows(rows, width)
+    product = Blocks(_native(level), [weight])
+    whole = product(x)
+    assert ((whole - reference(x, weight)).abs() <= _allowed(x, weight)).all()
+    first = data.draw(st.integers(0, rows - 1))
+    stop = data.draw(st.integers(first + 1, rows))
+    assert torch.equal(product(x[first:stop]), whole[first:stop])
+    wide = torch.cat((x, x), 1)
+    assert torch.equal(product(wide[:, width:]), whole)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rows", [1, 3, 30])
+def test_levels_with_fused_multiply_adds_agree_bit_for_bit(name, rows):
+    width = 512
+    weight, x = _weight(name, 40, width), _rows(rows, width)
+    made = [Blocks(_native(level), [weight])(x) for level in LEVELS if level != "portable"]
+    assert all(torch.equal(found, made[0]) for found in made)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rows", [1, 2, 5, 37])
+def test_weights_of_one_input_in_several_formats_are_one_product(level, rows):
+    weights = [_weight(name, out, 512, seed) for seed, (name, out) in enumerate(zip(FORMATS, range(9, 90, 10)))]
+    x = _rows(rows, 512)
+    apart = [Blocks(_native(level), [weight])(x) for weight in weights]
+    assert torch.equal(Blocks(_native(level), weights)(x), torch.cat(apart, 1))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q5_k", "q6_k"])
+@pytest.mark.parametrize("rows", [1, 4, 21])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_gate_and_up_in_turn(level, name, rows, activation):
+    gate, up = _weight(name, 48, 256), _weight(name, 48, 256, seed=1)
+    x = _rows(rows, 256) / 100
+    found = Blocks(_native(level), [gate, up], in_turn=True).gated(activation, x)
+    alone = [Blocks(_native(level), [weight])(x).double() for weight in (gate, up)]
+    expected = ACTIVATIONS[activation](alone[0]) * alone[1]
+    assert ((found - expected).abs() <= 1e-5 * expected.abs() + 1e-6 * alone[1].abs()).all()
+
+
+def test_gate_and_up_must_be_alike():
+    with pytest.raises(ValueError, match="in turn"):
+        Blocks(_native(LEVELS[0]), [_weight("q4_0", 16, 32), _weight("q8_0", 16, 32)], in_turn=True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_no_number_comes_through_and_stays_in_its_row(level, name):
+    weight = _weight(name, 20, 256)
+    x = _rows(20, 256)
+    clean = Blocks(_native(level), [weight])(x)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        spoilt = x.clone()
+        spoilt[7, 100] = bad
+        found = Blocks(_native(level), [weight])(spoilt)
+        assert not found[7].isfinite().any()
+        others = torch.arange(20) != 7
+        assert torch.equal(found[others], clean[others])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_of_any_size(level):
+    """Groups as large and as small as floats are, zeros, and one large number among small ones."""
+    weight = _weight("q5_0", 20, 128)
+    for size in (1e30, 1e-20, 1e-29, 0.0):
+        x = _rows(6, 128) * size
+        found = Blocks(_native(level), [weight])(x).double()
+        assert ((found - reference(x, weight)).abs() <= _allowed(x, weight)).all()
+    x = _rows(6, 128) * 1e-3
+    x[:, 40] = 1e6
+    found = Blocks(_native(level), [weight])(x).double()
+    assert ((found - reference(x, weight)).abs() <= _allowed(x, weight)).all()
+
+
+def test_rows_keep_sixteen_bits_and_outliers_cost_none():
+    x = _rows(50, 96) * torch.logspace(-10, 10, 50)[:, None]
+    most = x.reshape(50, 3, 32).abs().amax(-1, keepdim=True).double()
+    error = (rounded(x) - x.double()).reshape(50, 3, 32).abs()
+    assert (error <= most * (0.5 / 32639 + 2.0**-22)).all()
+    x = _rows(8, 256)
+    x[:, 5] = 1e4
+    error = (rounded(x) - x.double()).abs()
+    assert error[:, :32].max() < 1e-5
+    assert error[:, 32:].max() > 1e-5
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_outliers_of_some_rows_change_no_bit_of_others(level, name, rows):
+    weight, x = _weight(name, 33, 512), _rows(rows, 512)
+    x[::3, 77] = 300.0
+    x[1::4, 501] = -2000.0
+    product = Blocks(_native(level), [weight])
+    whole = product(x)
+    assert ((whole - reference(x, weight)).abs() <= _allowed(x, weight)).all()
+    for at in range(rows):
+        assert torch.equal(product(x[at : at + 1])[0], whole[at])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_packed_weights_are_as_large_as_the_file(name):
+    form = BY_NAME[name]
+    packed, stored = block_bytes(form, 4096, 2048), 4096 * form.nbytes(2048)
+    assert stored <= packed <= 1.03 * stored
+    # Outputs are padded to whole panels.
+    assert block_bytes(form, 4081, 2048) == packed

@@ -191,7 +191,7 @@ class Opened:
 
 def default_numbers() -> Numbers:
     """The types `load` runs a model in where it is not told others."""
-    return Numbers(torch.float32, torch.float32)
+    return Numbers(torch.float32, torch.float32, stored=True)
 
 
 def opened(

@@ -65,14 +65,13 @@ def _experts(build: Builder, role: str, part: Mixture) -> tuple[Expert, ...]:
             yield torch.cat((read("gate", expert), read("up", expert)))
 
     names = [f"{role}.experts.{name}" for name in ("gate", "up", "down")]
-    in_turn = build.keeps_gates(names[:2], part.width, part.activation)
     every = range(part.experts)
     if all(map(build.keeps, names[:2])):
-        ins = tuple(build.blocks(names[:2], index=expert, in_turn=in_turn) for expert in every)
+        ins = tuple(build.blocks(names[:2], index=expert) for expert in every)
     else:
         ins = build.stack(fused())
     if build.keeps(names[2]):
         outs = tuple(build.blocks(names[2:], index=expert) for expert in every)
     else:
         outs = build.stack(read("down", expert) for expert in every)
-    return tuple(Expert(part.activation, *both, in_turn) for both in zip(ins, outs, strict=True))
+    return tuple(Expert(part.activation, *both) for both in zip(ins, outs, strict=True))

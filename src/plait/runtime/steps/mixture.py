@@ -6,14 +6,14 @@ Registers: `experts` and `weights` [n, active] hold the choice of a layer, exper
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Router
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS, activate, gated
-from plait.runtime.ops.linear import Gating, Linear
+from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import rms_norm
 from plait.runtime.ops.router import native_routing, route
 from plait.runtime.steps.call import Call, Step
@@ -68,20 +68,14 @@ class Route(Step):
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """down(activation(gate) * up), gate and up the two halves of one product.
-
-    in_turn  they lie together so that one kernel does both, and gates
-    """
+    """down(activation(gate) * up), gate and up the two halves of one product."""
 
     activation: str
     fused: Linear
     down: Linear
-    in_turn: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [n, hidden] -> [n, hidden]. Keeps the contract."""
-        if self.in_turn:
-            return self.down(cast("Gating", self.fused).gated(self.activation, x))
         return self.down(gated(self.activation, self.fused(x)))
 
 

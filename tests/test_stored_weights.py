@@ -17,7 +17,7 @@ from plait.runtime.session import Span
 pytestmark = pytest.mark.skipif(not kernels.levels(), reason="the package was built without its native kernels")
 
 # Rows of 256 where whole K blocks are wanted: the rest is expanded, and joins the blocks of the same product.
-WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "rope_scaling": None}
 CASES = {
     **{f"llama {form}": ({**llama(), **WIDE}, form) for form in ("q4_k", "q5_k", "q6_k")},
     **{f"qwen3 {form}": (qwen3(), form) for form in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")},
@@ -43,7 +43,7 @@ def test_stored_weights_are_the_expanded_ones(paths, name):
     ids = tiny.tokens(90)
     found, expected = kept.logits(ids), expanded.logits(ids)
     assert expected.std() > 0.05
-    assert (found - expected).abs().max() < 3e-4 * (expected.max() - expected.min())
+    assert (found - expected).abs().max() < 1e-3 * (expected.max() - expected.min())
 
 
 @pytest.mark.parametrize("name", CASES)

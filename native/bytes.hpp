@@ -87,10 +87,6 @@ template <int BY, int MASK>
 PLAIT_INLINE Ints with_bits(Ints nibble, Ints plane) {
     return {with_bits<BY, MASK>(nibble.a, plane.a), with_bits<BY, MASK>(nibble.b, plane.b)};
 }
-PLAIT_INLINE Ints minus_byte(Ints x, int b) {
-    __m256i m = _mm256_set1_epi8(char(b));
-    return {_mm256_sub_epi8(x.a, m), _mm256_sub_epi8(x.b, m)};
-}
 PLAIT_INLINE __m256i pairs(__m256i u, __m256i s) {
     return _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
 }
@@ -126,63 +122,48 @@ PLAIT_INLINE Vec load_i8(const std::uint8_t* p) {
 
 #else
 
+// The compiler's own vectors, in whatever registers the machine has.
+typedef std::int32_t Words __attribute__((vector_size(64)));
+typedef std::uint32_t Bits __attribute__((vector_size(64)));
+typedef unsigned char Bytes __attribute__((vector_size(64)));
+
 struct Ints {
-    std::int32_t v[16];
+    Words v;
 };
-static_assert(sizeof(Ints) == 64);
 
-// Functions of their own: all in one place they would keep a compiler for minutes.
-#define PLAIT_APART [[maybe_unused]] static __attribute__((noinline))
-
-#define PLAIT_EACH_INT(expression)            \
-    Ints r;                                   \
-    for (int i = 0; i < 16; ++i) {            \
-        r.v[i] = (expression);                \
-    }                                         \
-    return r
-
-PLAIT_APART Ints zeros() { PLAIT_EACH_INT(0); }
-PLAIT_APART Ints set1(std::int32_t x) { PLAIT_EACH_INT(x); }
-PLAIT_APART Ints load_bytes(const std::uint8_t* p) {
+PLAIT_INLINE Ints zeros() { return {Words{}}; }
+PLAIT_INLINE Ints set1(std::int32_t x) { return {x + Words{}}; }
+PLAIT_INLINE Ints load_bytes(const std::uint8_t* p) {
     Ints r;
-    std::memcpy(&r, p, sizeof r);
+    std::memcpy(&r.v, p, sizeof r.v);
     return r;
 }
-PLAIT_APART Ints low_nibbles(Ints a) { PLAIT_EACH_INT(a.v[i] & 0x0f0f0f0f); }
-PLAIT_APART Ints high_nibbles(Ints a) { PLAIT_EACH_INT(a.v[i] >> 4 & 0x0f0f0f0f); }
+PLAIT_INLINE Ints low_nibbles(Ints a) { return {a.v & 0x0f0f0f0f}; }
+PLAIT_INLINE Ints high_nibbles(Ints a) { return {a.v >> 4 & 0x0f0f0f0f}; }
 template <int BY, int MASK>
-PLAIT_APART Ints with_bits(Ints nibble, Ints plane) {
-    constexpr std::uint32_t mask = MASK * 0x01010101u;
-    PLAIT_EACH_INT(nibble.v[i] |
-                   std::int32_t((BY > 0 ? std::uint32_t(plane.v[i]) << (BY > 0 ? BY : 0)
-                                        : std::uint32_t(plane.v[i]) >> (BY > 0 ? 0 : -BY)) & mask));
+PLAIT_INLINE Ints with_bits(Ints nibble, Ints plane) {
+    Bits moved = Bits(plane.v);
+    if constexpr (BY > 0) moved = moved << BY;
+    if constexpr (BY < 0) moved = moved >> -BY;
+    return {nibble.v | Words(moved & MASK * 0x01010101u)};
 }
-PLAIT_APART Ints minus_byte(Ints a, int b) {
-    unsigned char bytes[64];
-    std::memcpy(bytes, &a, 64);
-    for (int i = 0; i < 64; ++i) bytes[i] = static_cast<unsigned char>(bytes[i] - b);
-    std::memcpy(&a, bytes, 64);
-    return a;
-}
+// Products of bytes without sign, of at most BITS bits, and bytes with sign, four to a lane, added to the lane.
 template <int BITS>
-PLAIT_APART Ints dot(Ints acc, Ints u, std::int32_t four) {
+PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
     std::int8_t s[4];
     std::memcpy(s, &four, 4);
-    std::int32_t s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
-    for (int i = 0; i < 16; ++i) {
-        std::uint32_t x = std::uint32_t(u.v[i]);
-        acc.v[i] += std::int32_t(x & 255) * s0 + std::int32_t(x >> 8 & 255) * s1 + std::int32_t(x >> 16 & 255) * s2 +
-                    std::int32_t(x >> 24) * s3;
-    }
-    return acc;
+    Bits x = Bits(u.v);
+    return {acc.v + (Words(x & 255u) * s[0] + Words(x >> 8 & 255u) * s[1]) +
+            (Words(x >> 16 & 255u) * s[2] + Words(x >> 24) * s[3])};
 }
-PLAIT_APART Ints joined(Ints high, Ints low) { PLAIT_EACH_INT(high.v[i] * 256 + low.v[i]); }
-PLAIT_APART void store_whole(std::int32_t* p, Vec a) {
+PLAIT_INLINE Ints joined(Ints high, Ints low) { return {high.v * 256 + low.v}; }
+// Floats that are whole numbers.
+PLAIT_INLINE void store_whole(std::int32_t* p, Vec a) {
     for (int i = 0; i < 16; ++i) p[i] = std::int32_t(a.f[i]);
 }
-PLAIT_APART Vec as_floats(Ints a) { PLAIT_EACH(float(a.v[i])); }
-PLAIT_APART Vec load_u8(const std::uint8_t* p) { PLAIT_EACH(float(p[i])); }
-PLAIT_APART Vec load_i8(const std::uint8_t* p) { PLAIT_EACH(float(std::int8_t(p[i]))); }
+PLAIT_INLINE Vec as_floats(Ints a) { return {__builtin_convertvector(a.v, Sixteen)}; }
+PLAIT_INLINE Vec load_u8(const std::uint8_t* p) { PLAIT_EACH(float(p[i])); }
+PLAIT_INLINE Vec load_i8(const std::uint8_t* p) { PLAIT_EACH(float(std::int8_t(p[i]))); }
 
 #endif
 

@@ -9,7 +9,7 @@ from plait.engine.sampling import Sampling
 blueprint = plait.blueprint("gemma-3-270m")  # no torch needed: what the model is
 print(len(blueprint.layers), blueprint.hidden, blueprint.evidence["full.rope.theta"].key)
 
-engine = plait.load("gemma-3-270m")  # dtype="bfloat16" halves the memory
+engine = plait.load("gemma-3-270m")  # weights stay as the file holds them; dtype="float32" expands them
 tokens = engine.tokenizer.encode_markup("The capital of France is")
 
 # The same bits, whole or in pieces.
@@ -44,3 +44,8 @@ for ending in ("One day it", "Every night it"):
     print(result.usage.prompt, result.usage.reused, result.cache.common, result.cache.reason)
 print(engine.stats()["cache"].bytes)
 engine.clear_cache()
+
+# Requests run together; each has the tokens it would have alone.
+tickets = [engine.submit(f"The capital of {country} is", max_tokens=6) for country in ("France", "Italy")]
+for ticket in tickets:
+    print(repr(ticket.result().text))

@@ -10,9 +10,11 @@ import torch
 import plait
 from plait.account.speed import decode_traffic
 from plait.blueprint.source import open_model
+from plait.blueprint.tensors import inventory
 from plait.cli.main import _status
 from plait.engine.bench import Work, bench, weight_sizes
 from plait.errors import ContextExceeded, UsageError
+from plait.runtime.kernels import native
 from plait.runtime.measure import Memory, filled
 from plait.runtime.session import Span
 from plait.runtime.threads import VARIABLE
@@ -66,8 +68,6 @@ def test_json(checkpoint, capsys, threads):
 
 
 def _elements(source):
-    from plait.blueprint.tensors import inventory
-
     return {tensor.role: tensor.elements for tensor in inventory(source.blueprint)}
 
 
@@ -102,11 +102,42 @@ def test_a_step_is_counted_in_the_type_weights_are_used_in(checkpoint):
     source = open_model(checkpoint)
     engine = plait.load(checkpoint, dtype="bfloat16", cache=0)
     elements = _elements(source)
-    sizes = weight_sizes(source, engine.model.numbers)
+    sizes = weight_sizes(source, engine.model)
     assert {role: sizes[role] for role in elements} == {role: 2 * n for role, n in elements.items()}
     made = bench(engine, source, Work(prompt=0, decode=1, repeat=1, memory=SMALL))
     (speed,) = made.speeds
     assert speed.tokens == 1 and speed.spread[0] == speed.tokens_per_second == speed.spread[1]
+
+
+@pytest.mark.skipif(native() is None, reason="torch computes here")
+@pytest.mark.parametrize("name", ["Qwen3.5-0.8B", "gemma-3n-e2b", "glm-5"])
+def test_a_step_of_weights_as_stored_reads_what_was_prepared(name, tmp_path):
+    """Each prepared weight once; of experts the share that is chosen, of tables a row of the file."""
+    place = tmp_path / "tiny.gguf"
+    assert _status(["random", name, "--scale", "tiny", "--gguf", "--format", "q8_0", "-o", str(place)]) == 0
+    source, engine = open_model(place), plait.load(place, cache=0)
+    sizes, prepared = weight_sizes(source, engine.model), 0
+    found = {tensor.role: tensor for tensor in inventory(source.blueprint) if tensor.part == "text"}
+    assert set(engine.model.kept) <= set(found)
+    assert engine.model.kept
+    for role, tensor in found.items():
+        if tensor.buffer or (tensor.use == "embedding" and not (role == "embedding" and source.blueprint.head.tied)):
+            continue
+        prepared += sizes[role]
+        assert sizes[role] == engine.model.kept.get(role, 4 * tensor.elements)
+    # What is expanded is padded to panels of 16 outputs, and some vectors are held in more than one form.
+    assert 0.95 * engine.model.weight_bytes <= prepared <= 1.05 * engine.model.weight_bytes
+    (speed,) = bench(engine, source, Work(prompt=0, decode=1, repeat=1, memory=SMALL)).speeds
+    assert speed.bytes_per_step == decode_traffic(source.blueprint, 3, sizes, kv_format="f32").total_bytes
+
+
+def test_blocks_of_keys_and_values_are_counted(checkpoint, capsys):
+    options = "--prompt 0 --decode 1 --repeat 1 --memory 4KiB --context 70 --kv-dtype q8 --json"
+    assert _status(["bench", str(checkpoint), *options.split()]) == 0
+    (speed,) = json.loads(capsys.readouterr().out)["speeds"]
+    source, engine = open_model(checkpoint), plait.load(checkpoint, cache=0)
+    moved = decode_traffic(source.blueprint, 73, weight_sizes(source, engine.model), kv_format="q8")
+    assert speed["bytes_per_step"] == moved.total_bytes
 
 
 def test_contexts_over_the_limit_are_refused_before_work(checkpoint):

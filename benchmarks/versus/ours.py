@@ -30,7 +30,7 @@ def measure(job: Job) -> dict[str, object]:
     )
     made = bench(engine, source, work)
     (speed,) = made.speeds
-    form = "bf16" if job.kv == 16 else "q8_0"
+    form = "bf16" if job.kv == 16 else "q8"
     middle = job.context + 2 + (job.tokens + 1) // 2
     # The bar counts what the file holds, whatever this run has made of it.
     traffic = decode_traffic(source.blueprint, middle, file_weights(source), batch=job.batch, kv_format=form)

@@ -20,17 +20,18 @@ import torch
 from plait.account.flops import flops
 from plait.account.speed import decode_traffic, file_weights, format_weights
 from plait.blueprint.source import Source
+from plait.blueprint.tensors import inventory
 from plait.engine.engine import Engine
 from plait.engine.sampling import Sampler, Sampling
 from plait.errors import ContextExceeded, UsageError, fault
 from plait.runtime.measure import READ_BYTES, Memory, filled
-from plait.runtime.model import Numbers
+from plait.runtime.model import Model
 from plait.runtime.session import Session, Span
 
 __all__ = ["Bench", "Speed", "Work", "bench", "weight_sizes"]
 
 _FORMATS: Final[Mapping[object, str]] = MappingProxyType(
-    {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+    {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.int8: "q8"}
 )
 # Steps before the measured ones, so that weights and code are where they will be.
 _WARM: Final = 2
@@ -123,10 +124,18 @@ class Bench:
     forms: Mapping[str, int]
 
 
-def weight_sizes(source: Source, numbers: Numbers) -> Mapping[str, int]:
-    """Bytes of each role in the type the weights are used in; of weights used as stored those of the file."""
-    form = _FORMATS.get(numbers.weights)
-    return file_weights(source) if form is None else format_weights(source.blueprint, form)
+def weight_sizes(source: Source, model: Model) -> Mapping[str, int]:
+    """Bytes of each role in the type the weights are used in: of those that stay blocks, the blocks.
+
+    Of tables, whose rows stay in the file, the file's where weights are used as stored.
+    """
+    blueprint, numbers = source.blueprint, model.numbers
+    sizes = {**format_weights(blueprint, _FORMATS[numbers.weights]), **model.kept}
+    if numbers.stored:
+        for item in inventory(blueprint):
+            if item.use == "embedding" and not (item.role == "embedding" and blueprint.head.tied):
+                sizes[item.role] = file_weights(source)[item.role]
+    return MappingProxyType(sizes)
 
 
 def bench(engine: Engine, source: Source, work: Work, progress: Callable[[str], None] | None = None) -> Bench:
@@ -157,7 +166,7 @@ def bench(engine: Engine, source: Source, work: Work, progress: Callable[[str], 
         finally:
             base.close()
     rate = median(rates)
-    sizes = weight_sizes(source, engine.model.numbers)
+    sizes = weight_sizes(source, engine.model)
     return Bench(
         tuple(_speed(engine, work, sizes, rate, *one) for one in found),
         rate,
@@ -184,7 +193,7 @@ def _speed(
         return Speed(phase, context, 1, work.prompt, tuple(seconds), None, None, whole - before)
     # A pass sees contexts that grow: that of its middle stands for all.
     middle = context + _WARM + (work.decode + 1) // 2
-    form = _FORMATS.get(engine.model.numbers.kv, "q8_0")
+    form = _FORMATS[engine.model.numbers.kv]
     moved = decode_traffic(blueprint, middle, sizes, batch=work.batch, kv_format=form).total_bytes
     step = flops(blueprint, middle, batch=work.batch).decode.total
     tokens = work.batch * work.decode

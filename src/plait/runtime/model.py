@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import MappingProxyType
 from typing import Final, Literal
 
 import torch
@@ -41,6 +42,7 @@ class Model:
     steps         the plan; those of the layers begin at `first_layer`
     weight_bytes  bytes of the prepared weights; rows of embeddings stay in the mapped file
     forms         how many products each form of `ops.linear` serves
+    kept          prepared bytes of each role whose weights stay the blocks their file holds
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Model:
         self._plan: tuple[tuple[Step, ...], Plan | None] | None = None
         self.weight_bytes = build.bytes
         self.forms = dict(build.forms)
+        self.kept = MappingProxyType(dict(build.kept))
 
     def session(self, *, returns: bool = False, fingerprint: Fingerprint | None = None) -> Session:
         """A session at position 0. `returns`, `fingerprint`: see `Session`."""

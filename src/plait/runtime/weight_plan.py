@@ -227,6 +227,8 @@ class _Counting(Builder):
         formats = [form for form in map(self.weights.stored, roles) if form is not None]
         shapes = [self.weights.dense(role, self.numbers.weights).shape[-2:] for role in roles]
         sizes = [block_bytes(form, *shape) for form, shape in zip(formats, shapes, strict=True)]
+        for role, size in zip(roles, sizes, strict=True):
+            self.keep(role, size)
         # What is stored in another order is put in order first, a weight at a time.
         return self._add(sum(rows for rows, _ in shapes), sum(sizes), max(sizes), lowers=True)
 

@@ -15,7 +15,7 @@ from plait.runtime.kernels import native
 from plait.runtime.ops.attention import keeps_bits
 from plait.runtime.ops.joined import Joined
 from plait.runtime.ops.linear import Linear, gates, in_turn, make_linear, make_linears
-from plait.runtime.ops.linear_blocks import Blocks, gates_blocks, takes_format
+from plait.runtime.ops.linear_blocks import Blocks, block_bytes, gates_blocks, takes_format
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Step
@@ -53,6 +53,7 @@ class Builder:
 
     bytes  of the prepared weights
     forms  how many products each form of `ops.linear` serves
+    kept   bytes of each role that stays in blocks, of experts all of them
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Builder:
         self.steps: list[Step] = []
         self.bytes = 0
         self.forms: dict[str, int] = {}
+        self.kept: dict[str, int] = {}
         self._tables: dict[Rope, RopeTable] = {}
         self._steady: dict[tuple[int, int, tuple[int, ...], int], bool] = {}
 
@@ -108,7 +110,13 @@ class Builder:
         weights = [weight for weight in found if weight is not None]
         assert kernels is not None
         assert len(weights) == len(roles)
+        for role, weight in zip(roles, weights, strict=True):
+            self.keep(role, block_bytes(weight.format, *weight.shape))
         return self._counted(Blocks(kernels, weights, in_turn=in_turn))
+
+    def keep(self, role: str, size: int) -> None:
+        """So many bytes of the role stay in blocks."""
+        self.kept[role] = self.kept.get(role, 0) + size
 
     def expanded(self, roles: Sequence[str]) -> Linear:
         """A product with weights expanded to the type they are used in."""

@@ -10,13 +10,15 @@ from typing import Final
 import torch
 
 from plait.account.memory import memory_of_laws
-from plait.blueprint.spec import Attention, Blueprint, LatentAttention
+from plait.blueprint.spec import Attention, Blueprint, Indexer, LatentAttention
 from plait.blueprint.state import SLAB, laws
 from plait.dtypes import Format
 from plait.errors import PlaitError
 from plait.runtime.kernels import native
 from plait.runtime.model import CALL_ROWS, Numbers
 from plait.runtime.ops.attention import ROOM
+from plait.runtime.ops.attention_native import STORES
+from plait.runtime.ops.indexer import PRODUCTS
 from plait.runtime.slabs import SlabPool
 from plait.runtime.weight_plan import weight_plan
 from plait.units import binary_bytes
@@ -126,24 +128,38 @@ def _longest(pool: SlabPool, length: int, room: int) -> str:
 def _scores(blueprint: Blueprint, numbers: Numbers, device: torch.device, length: int) -> int:
     """About what one layer's attention takes: scores of a tile, keys and values in the compute type, choices of keys.
 
-    The kernels of the CPU work on a few blocks at a time and read keys and values as they are stored.
+    The kernels of the CPU work on a few blocks at a time and read keys and values as they are stored; keys are chosen
+    by torch.
     """
     kernels = native() is not None and device.type == "cpu" and numbers.compute == torch.float32
+    kernels = kernels and numbers.kv in STORES
     rows = -(-length // SLAB) * SLAB
-    most = chosen = 0
+    most = chosen = choosing = 0
     for layer in blueprint.layers:
         mixer = layer.mixer
         if isinstance(mixer, LatentAttention):
             heads, width, reach = mixer.heads, mixer.kv_rank + mixer.rope_dim, rows
             if mixer.indexer is not None:
-                # Which keys each token sees, and a tile's scores in order.
-                chosen = rows * (CALL_ROWS + 4 * SLAB * numbers.compute.itemsize)
-        elif isinstance(mixer, Attention) and not (kernels and not mixer.keys_are_values):
+                # Which keys each token sees: held until the last layer that uses it.
+                chosen = rows * CALL_ROWS
+                choosing = max(choosing, _choosing(mixer.indexer, numbers, rows))
+        elif isinstance(mixer, Attention):
             heads, width = mixer.heads, mixer.kv_heads * (mixer.qk_dim + mixer.v_dim)
             reach = rows if mixer.window is None else min(rows, mixer.window + 2 * SLAB)
         else:
             continue
+        if kernels:
+            continue
         # Scores, their weights, and what hides some of them.
         tile = 3 * heads * reach * min(SLAB, max(1, ROOM // (heads * reach)))
         most = max(most, tile + (reach * width if numbers.kv != numbers.compute else 0))
-    return most * numbers.compute.itemsize + chosen
+    return max(most, choosing) * numbers.compute.itemsize + chosen
+
+
+def _choosing(indexer: Indexer, numbers: Numbers, rows: int) -> int:
+    """Elements an indexer takes for the tile of a slab: products with some blocks, scores in order, keys it expands."""
+    block = SLAB * indexer.heads * SLAB
+    met = block * min(rows // SLAB, max(1, PRODUCTS // block))
+    expanded = rows * indexer.dim if numbers.kv == torch.int8 else 0
+    # A head's product, it times its weight, and their sum; scores, those that are seen, and counts of 64 bits.
+    return met + 3 * met // indexer.heads + 4 * SLAB * rows + expanded

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from plait.blueprint.state import SLAB
 
-__all__ = ["choose", "choose_reference", "index_scores", "index_scores_reference", "keeps_bits"]
+__all__ = ["PRODUCTS", "choose", "choose_reference", "index_scores", "index_scores_reference", "keeps_bits"]
 
 # Below this many rows the library takes other paths through a product; see `exact`.
 _MIN_ROWS: Final = 16
 # Products of queries and keys that are held at a time, in elements.
-_ROOM: Final = 2**22
+PRODUCTS: Final = 2**22
 
 
 def index_scores_reference(queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def index_scores(queries: Tensor, weights: Tensor, blocks: Sequence[Tensor]) -> 
     q = torch.nn.functional.pad(queries.transpose(0, 1).reshape(heads * n, dim), (0, 0, 0, rows - heads * n))[None]
     factors = weights.T[..., None]
     out = torch.empty(n, len(blocks), SLAB, dtype=queries.dtype, device=queries.device)
-    step = max(1, _ROOM // (rows * SLAB))
+    step = max(1, PRODUCTS // (rows * SLAB))
     for first in range(0, len(blocks), step):
         group = blocks[first : first + step]
         met = torch.empty(len(group), 1, rows, SLAB, dtype=queries.dtype, device=queries.device)

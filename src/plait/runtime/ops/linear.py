@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import torch
@@ -52,7 +53,7 @@ _LARGE_ROWS: Final = 64
 # What the kernels pack weights in: outputs of a panel, and what columns are padded to a multiple of.
 _PANEL: Final = 16
 _HALVES: Final = (torch.float16, torch.bfloat16)
-_COLUMNS: Final = {torch.float32: 2, torch.float16: 2, torch.bfloat16: 32}
+_COLUMNS: Final = MappingProxyType({torch.float32: 2, torch.float16: 2, torch.bfloat16: 32})
 # What the kernels know a product without an activation by.
 _PLAIN: Final = -1
 

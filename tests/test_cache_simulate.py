@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import tiny
+import torch
 
 import plait
 from plait.blueprint.state import SLAB, laws
@@ -14,6 +15,7 @@ from plait.cache.placement import Placement
 from plait.cache.simulate import STORES, Simulation, Sizes
 from plait.engine.prefix import Prefixes
 from plait.errors import UsageError
+from plait.runtime.slabs import SlabPool
 
 # Rows; windows and rows; shared rows; keys that are values; snapshots; two kinds of heads; latents and index keys.
 FAMILIES = ("qwen3", "gemma3", "gemma3n", "gemma4_12b", "qwen3_5", "mimo_v2_flash", "deepseek_v32")
@@ -47,6 +49,7 @@ def test_the_simulation_is_the_engine(engine, budget):
     budget = 9 * own if budget == "tight" else budget
     for seed, placement in ((1, None), (2, Placement(frozenset({"prompt", "grid", "turn"}), grid=100))):
         engine.prefixes = Prefixes(engine.model, engine.prefixes.fingerprint, budget, placement)
+        engine.schedule.prefixes = engine.prefixes
         simulation = Simulation(engine.blueprint, budget, placement=placement)
         trace = _trace(seed, 12)
         prompt, marks = next(trace)
@@ -77,7 +80,11 @@ def test_sizes_are_those_of_allocations(engine):
     # Values stay float32 beside bf16 rows and are float64 beside float64 rows.
     assert Sizes.of(laws(engine.blueprint), "bf16").snapshots == sizes.snapshots
     assert Sizes.of(laws(engine.blueprint), "f64").snapshots == tuple(2 * size for size in sizes.snapshots)
-    assert set(STORES) == {"f64", "f32", "bf16", "f16"}
+    blocks = SlabPool(engine.blueprint, torch.int8, torch.device("cpu"))
+    found = Sizes.of(laws(engine.blueprint), "q8")
+    assert list(found.slabs) == [slab_class.elements for slab_class in blocks.classes]
+    assert found.snapshots == sizes.snapshots
+    assert set(STORES) == {"f64", "f32", "bf16", "f16", "q8"}
 
 
 def test_published_sizes():
@@ -115,8 +122,8 @@ def test_a_mark_outside_the_prompt_changes_nothing(marks):
 
 def test_what_is_refused():
     blueprint = plait.blueprint("gemma-3-270m")
-    with pytest.raises(UsageError, match="f64, f32, bf16, f16"):
-        Simulation(blueprint, 0, kv_format="q8")
+    with pytest.raises(UsageError, match="f64, f32, bf16, f16, q8"):
+        Simulation(blueprint, 0, kv_format="q4")
     with pytest.raises(UsageError, match="budget of 0 or more"):
         Simulation(blueprint, -1)
     with pytest.raises(UsageError, match="no tokens"):

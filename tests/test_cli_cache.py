@@ -135,6 +135,14 @@ def test_types_and_sizes(facts):
     full, half = (facts(TEXT, options=["--kv-dtype", kind]) for kind in ("f32", "bf16"))
     assert full["page_bytes"] == 2 * half["page_bytes"]
     assert full["requests"][0]["store"]["page_bytes"] == 2 * half["requests"][0]["store"]["page_bytes"]
+    # Blocks of 32 elements are 34 bytes; the types have the names `generate` knows them by as well.
+    trace = [{"prompt": [1, 2, 3]}]
+    kinds = ("bf16", "q8", "int8")
+    wide, blocks, again = (
+        facts(trace, options=["--tokens", "--kv-dtype", kind], model="gemma-3-270m") for kind in kinds
+    )
+    assert blocks["page_bytes"] * 32 == wide["page_bytes"] * 17
+    assert (blocks["kv_dtype"], blocks) == ("q8", again)
     none = facts(TEXT, TEXT, options=["--budget", "0"])
     assert [one["resume"] for one in none["requests"]] == [0, 0]
 
@@ -171,7 +179,7 @@ def test_every_reason_has_words():
         ([{"prompt": [1], "marks": [{"position": 1, "kind": ["turn"]}]}], [], ["a mark"]),
         ([{"prompt": [1], "marks": [{"position": 1, "kind": "end"}]}], [], ["a mark", "system"]),
         ("x", ["--budget", "much"], ["--budget", "8GiB"]),
-        ("x", ["--kv-dtype", "q8"], ["--kv-dtype"]),
+        ("x", ["--kv-dtype", "q4"], ["--kv-dtype"]),
     ],
     ids=lambda value: repr(value)[:40],
 )

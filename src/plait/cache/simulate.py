@@ -7,7 +7,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -22,13 +22,15 @@ from plait.cache.protocol import HeldSlab, HeldSnapshot, Shape, StateRun
 from plait.cache.report import LeftOut, Published, Report, Stats
 from plait.cache.restore import Restored
 from plait.cache.store import Store
+from plait.dtypes import BY_NAME, Format
 from plait.errors import UsageError, fault
 
 __all__ = ["STORES", "Nearest", "Outcome", "Simulation", "Sizes"]
 
-# Bytes of an element in the types a runtime keeps keys and values in.
-STORES: Final = MappingProxyType({"f64": 8, "f32": 4, "bf16": 2, "f16": 2})
-_VALUE_BYTES: Final = 4
+# What a runtime keeps keys and values in; in q8 each head's vector is whole blocks.
+STORES: Final[Mapping[str, Format]] = MappingProxyType(
+    {**{name: BY_NAME[name] for name in ("f64", "f32", "bf16", "f16")}, "q8": BY_NAME["q8_0"]}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +42,16 @@ class Sizes:
 
     @staticmethod
     def of(found: tuple[LayerLaw, ...], kv_format: str) -> Sizes:
-        """As a runtime allocates: rows in `kv_format` (f64, f32, bf16, f16), values in float32, in float64 beside f64.
+        """As a runtime allocates: rows in `kv_format` (one of `STORES`), values in float32, in float64 beside f64.
 
         UsageError: another format.
         """
         if kv_format not in STORES:
             raise UsageError(fault("format of keys and values", expected=", ".join(STORES), found=repr(kv_format)))
-        kv = STORES[kv_format]
+        kv, value = STORES[kv_format], BY_NAME["f64" if kv_format == "f64" else "f32"]
 
         def size(parts: tuple[Part, ...]) -> int:
-            return sum(part.elements * (kv if part.store == "kv" else max(_VALUE_BYTES, kv)) for part in parts)
+            return sum(_size(part, kv if part.store == "kv" else value) for part in parts)
 
         slabs = tuple(
             SLAB * sum(size(item.law.parts) for item in members if isinstance(item.law, Rows | WindowRows))
@@ -60,6 +62,10 @@ class Sizes:
             if isinstance(item.law, Snapshot):
                 values[item.category] = values.get(item.category, 0) + size(item.law.parts)
         return Sizes(slabs, tuple(values.values()))
+
+
+def _size(part: Part, stored: Format) -> int:
+    return part.heads * -(-part.dim // stored.block) * stored.block_bytes
 
 
 @dataclass(slots=True, eq=False)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["REASONS", "command"]
 
 _BUDGET: Final = "2GiB"
+# Other names of the types, as `generate` takes them.
+_SPELLINGS: Final = MappingProxyType(
+    {"float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "q8"}
+)
 # Tokens of text that are shown before the first one that differs, and from it on.
 _BEFORE: Final = 12
 _AFTER: Final = 10
@@ -82,10 +86,11 @@ def command() -> None:
 )
 @click.option(
     "--kv-dtype",
-    type=click.Choice(list(STORES)),
+    type=click.Choice([*STORES, *_SPELLINGS]),
     default="f32",
     show_default=True,
-    help="Type of keys and values.",
+    metavar="TYPE",
+    help=f"Type of keys and values, {', '.join(STORES)}, or as `generate` spells it.",
 )
 @click.option("--tokens", "as_tokens", is_flag=True, help="FILEs hold token ids; no tokenizer is needed.")
 @click.option("--plain", is_flag=True, help="Control tokens written in prompts stay text.")
@@ -109,6 +114,7 @@ def explain(
     reader = _reader(source, tokenizer, plain)
     # Every file is read before the first answer: a fault in the last is not found behind pages of output.
     asked = tuple(read_requests(files, reader))
+    kv_dtype = _SPELLINGS.get(kv_dtype, kv_dtype)
     simulation = Simulation(blueprint, budget, kv_format=kv_dtype)
     answers = zip(asked, _answers(simulation, asked), strict=True)
     if as_json:

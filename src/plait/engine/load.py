@@ -247,9 +247,9 @@ def load(
     """Open MODEL, read its weights, build the engine.
 
     model     catalogue name, directory or .gguf file; the weights of a hub id are not downloaded
-    dtype     "stored": weights stay the blocks of integers a GGUF file holds where the kernels read these (see
-              `runtime.ops.linear_blocks`), packed once beside the file's map; others are expanded to float32. Or the
-              type all are expanded to and used in: float32 (exact for every format read here), float64, bfloat16 or
+    dtype     "stored": weights keep the size they have in their files where there are kernels for that: blocks of
+              integers (see `runtime.ops.linear_blocks`), bf16 and f16, packed once beside the file's map, with inputs
+              as they are; others are expanded to float32. Or the type all are expanded to and used in: float32 (exact for every format read here), float64, bfloat16 or
               float16 (half the memory; products round their inputs and outputs to it)
     kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with
               a float16 scale; None: the same as dtype, with "stored" float32

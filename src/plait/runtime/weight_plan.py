@@ -25,7 +25,7 @@ from plait.runtime.lower import Lowering, NativePart
 from plait.runtime.model import CALL_ROWS, Model
 from plait.runtime.ops.joined import Joined
 from plait.runtime.ops.linear import Linear, prepared_bytes
-from plait.runtime.ops.linear_blocks import block_bytes, takes_format
+from plait.runtime.ops.linear_blocks import block_bytes
 from plait.runtime.packed import PIECE, Packed
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import EndLayer, Step
@@ -220,8 +220,9 @@ class _Counting(Builder):
         self._layer = 0
         self._made = 0
 
-    def keeps(self, role: str) -> bool:
-        return self.numbers.stored and takes_format(self.weights.stored(role), self._target)
+    @property
+    def target(self) -> torch.device:
+        return self._target
 
     def blocks(self, roles: Sequence[str], *, index: int | None = None, in_turn: bool = False) -> Linear:
         formats = [form for form in map(self.weights.stored, roles) if form is not None]
@@ -233,7 +234,7 @@ class _Counting(Builder):
         return self._add(sum(rows for rows, _ in shapes), sum(sizes), max(sizes), lowers=True)
 
     def expanded(self, roles: Sequence[str]) -> Linear:
-        return self._count(self.dense(roles), len(roles) > 1)
+        return self._count(self.dense(roles, self.used(roles)), len(roles) > 1)
 
     def prepared(self, weight: Tensor) -> Linear:
         return self._count(weight, joined=False)
@@ -255,9 +256,9 @@ class _Counting(Builder):
 
     def _count(self, weight: Tensor, joined: bool) -> Linear:
         rows, columns = weight.shape
-        lowers = weight.dtype in (torch.float32, torch.bfloat16)
+        lowers = weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
         dense = weight.numel() * weight.element_size() * (2 if joined else 1)
-        size = prepared_bytes(rows, columns, weight.dtype, self._target)
+        size = prepared_bytes(rows, columns, weight.dtype, self._target, exact=self.numbers.stored)
         return self._add(rows, size, dense + _EXPANDING * min(PIECE, weight.numel()), lowers)
 
     def _add(self, rows: int, size: int, beside: int, lowers: bool) -> Linear:

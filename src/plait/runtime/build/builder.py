@@ -14,7 +14,7 @@ from plait.errors import UnsupportedError
 from plait.runtime.kernels import native
 from plait.runtime.ops.attention import keeps_bits
 from plait.runtime.ops.joined import Joined
-from plait.runtime.ops.linear import Linear, gates, in_turn, make_linear, make_linears
+from plait.runtime.ops.linear import Linear, gates, in_turn, make_linear, make_linears, stored_type
 from plait.runtime.ops.linear_blocks import Blocks, block_bytes, gates_blocks, takes_format
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.slabs import SlabPool
@@ -99,9 +99,21 @@ class Builder:
         parts = [self.blocks(run) if kept else self.expanded(run) for kept, run in runs]
         return parts[0] if len(parts) == 1 else Joined(parts)
 
+    @property
+    def target(self) -> torch.device:
+        """Where the model will run."""
+        return self.device
+
     def keeps(self, role: str) -> bool:
         """The weight stays in the blocks its file holds it in."""
-        return self.numbers.stored and takes_format(self.weights.stored(role), self.device)
+        return self.numbers.stored and takes_format(self.weights.stored(role), self.target)
+
+    def used(self, roles: Sequence[str]) -> torch.dtype:
+        """The type in which weights of one product are used: 16 bits where all of them are stored so and kept."""
+        if not self.numbers.stored:
+            return self.numbers.weights
+        only, *others = {stored_type(self.weights.stored(role), self.target) for role in roles}
+        return self.numbers.weights if others or only is None else only
 
     def blocks(self, roles: Sequence[str], *, index: int | None = None, in_turn: bool = False) -> Linear:
         """A product with weights that are kept, with `index` one expert of each; `in_turn`: see `Blocks`."""
@@ -120,33 +132,34 @@ class Builder:
 
     def expanded(self, roles: Sequence[str]) -> Linear:
         """A product with weights expanded to the type they are used in."""
-        return self.prepared(self.dense(roles))
+        return self.prepared(self.dense(roles, self.used(roles)))
 
     def gated(self, roles: Sequence[str], width: int, activation: str) -> Linear | None:
         """The product of a gate and an up weight that also gates, a `Gating`; None where no kernel does that."""
         if self.keeps_gates(roles, width, activation):
             return self.blocks(roles, in_turn=True)
-        if any(map(self.keeps, roles)) or not gates(width, activation, self.numbers.weights, self.device):
+        if any(map(self.keeps, roles)) or not gates(width, activation, self.used(roles), self.device):
             return None
-        return self.prepared(in_turn(self.dense(roles)))
+        return self.prepared(in_turn(self.dense(roles, self.used(roles))))
 
     def keeps_gates(self, roles: Sequence[str], width: int, activation: str) -> bool:
         """A gate and an up weight are kept, and in one format, so that one kernel serves them."""
         alike = all(map(self.keeps, roles)) and len({self.weights.stored(role) for role in roles}) == 1
         return alike and gates_blocks(width, activation)
 
-    def dense(self, roles: Sequence[str]) -> Tensor:
-        """Weights in the type they are used in, rows end to end."""
-        parts = [self.weights.dense(role, self.numbers.weights) for role in roles]
+    def dense(self, roles: Sequence[str], dtype: torch.dtype | None = None) -> Tensor:
+        """Weights as `dtype`, None: the type of the run; rows end to end."""
+        parts = [self.weights.dense(role, self.numbers.weights if dtype is None else dtype) for role in roles]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def prepared(self, weight: Tensor) -> Linear:
         """A product with a weight [out, in] of the caller's making."""
-        return self._counted(make_linear(weight.to(self.device)))
+        return self._counted(make_linear(weight.to(self.device), exact=self.numbers.stored))
 
     def stack(self, weights: Iterable[Tensor]) -> tuple[Linear, ...]:
         """A product for each weight of one shape, taken one after the other."""
-        return tuple(self._counted(made) for made in make_linears(weight.to(self.device) for weight in weights))
+        there = (weight.to(self.device) for weight in weights)
+        return tuple(self._counted(made) for made in make_linears(there, exact=self.numbers.stored))
 
     def _counted(self, made: Linear) -> Linear:
         self.bytes += made.nbytes

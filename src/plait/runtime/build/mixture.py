@@ -57,14 +57,16 @@ def _add_router(build: Builder, role: str, part: Mixture, source: str) -> None:
 def _experts(build: Builder, role: str, part: Mixture) -> tuple[Expert, ...]:
     """All experts, read and prepared one after the other: no second copy of them is ever in memory."""
 
-    def read(name: str, expert: int) -> Tensor:
-        return build.weights.dense_at(f"{role}.experts.{name}", expert, build.numbers.weights)
+    names = [f"{role}.experts.{name}" for name in ("gate", "up", "down")]
+    types = [build.used(names[:2])] * 2 + [build.used(names[2:])]
+
+    def read(which: int, expert: int) -> Tensor:
+        return build.weights.dense_at(names[which], expert, types[which])
 
     def fused() -> Iterator[Tensor]:
         for expert in range(part.experts):
-            yield torch.cat((read("gate", expert), read("up", expert)))
+            yield torch.cat((read(0, expert), read(1, expert)))
 
-    names = [f"{role}.experts.{name}" for name in ("gate", "up", "down")]
     every = range(part.experts)
     if all(map(build.keeps, names[:2])):
         ins = tuple(build.blocks(names[:2], index=expert) for expert in every)
@@ -73,5 +75,5 @@ def _experts(build: Builder, role: str, part: Mixture) -> tuple[Expert, ...]:
     if build.keeps(names[2]):
         outs = tuple(build.blocks(names[2:], index=expert) for expert in every)
     else:
-        outs = build.stack(read("down", expert) for expert in every)
+        outs = build.stack(read(2, expert) for expert in every)
     return tuple(Expert(part.activation, *both) for both in zip(ins, outs, strict=True))

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from plait.dtypes import Format
+from plait.runtime.blocks import DENSE
 from plait.runtime.kernels import native
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 
@@ -41,6 +43,7 @@ __all__ = [
     "make_linears",
     "prepared_bytes",
     "reference",
+    "stored_type",
 ]
 
 TILE: Final = 32
@@ -279,6 +282,12 @@ def in_turn(both: Tensor) -> Tensor:
 def _kernels(device: torch.device, dtype: torch.dtype) -> Kernels | None:
     """The kernels for weights of a type on a device, None where there are none."""
     return native() if device.type == "cpu" and dtype in _COLUMNS else None
+
+
+def stored_type(form: Format | None, device: torch.device) -> torch.dtype | None:
+    """The 16-bit type a weight stored in a format can be used in with inputs as they are; None: it is widened."""
+    dtype = None if form is None else DENSE.get(form.name)
+    return dtype if dtype in _HALVES and _kernels(device, dtype) is not None else None
 
 
 def _form(kernels: Kernels, dtype: torch.dtype, exact: bool) -> str:

@@ -199,7 +199,11 @@ def _positionals(arguments: tuple[str, ...]) -> tuple[str, str]:
     show_default=True,
     help="Type of weights: stored (as in the file where kernels read that), float32, bfloat16, float16, float64.",
 )
-@click.option("--kv-dtype", help="Type keys and values are stored in.  [default: as --dtype, float32 for stored]")
+@click.option(
+    "--kv-dtype",
+    help="Type keys and values are stored in: those of --dtype, or int8 (blocks of 32).  [default: as --dtype, "
+    "float32 for stored]",
+)
 @click.option("--device", default="cpu", show_default=True, help="Any torch device; bits are only promised on the CPU.")
 @threads_option
 @click.option(

@@ -94,8 +94,8 @@ def _ready_lines(engine: Engine, address: str, settings: Settings, found: Opened
     "--stall", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
     help="/health fails when there is work and the engine makes no step for so long.",
 )  # fmt: skip
-@click.option("--dtype", default="float32", show_default=True, help="Type weights are expanded to, as in generate.")
-@click.option("--kv-dtype", default=None, help="Type keys and values are stored in.  [default: as --dtype]")
+@click.option("--dtype", default="stored", show_default=True, help="Type of weights, as in generate.")
+@click.option("--kv-dtype", default=None, help="Type keys and values are stored in, as in generate.")
 @click.option("--device", default="cpu", show_default=True, help="Any torch device; bits are only promised on the CPU.")
 @threads_option
 @click.option(

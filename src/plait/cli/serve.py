@@ -94,6 +94,10 @@ def _ready_lines(engine: Engine, address: str, settings: Settings, found: Opened
     "--stall", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, metavar="SECONDS",
     help="/health fails when there is work and the engine makes no step for so long.",
 )  # fmt: skip
+@click.option(
+    "--speculate", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+    help="Guess up to N next tokens from text that came before; changes no text.",
+)  # fmt: skip
 @click.option("--dtype", default="stored", show_default=True, help="Type of weights, as in generate.")
 @click.option("--kv-dtype", default=None, help="Type keys and values are stored in, as in generate.")
 @click.option("--device", default="cpu", show_default=True, help="Any torch device; bits are only promised on the CPU.")
@@ -117,6 +121,7 @@ def command(
     queue: int | None,
     grace: float,
     stall: float,
+    speculate: int,
     dtype: str,
     kv_dtype: str | None,
     device: str,
@@ -158,6 +163,7 @@ def command(
             cache=CACHE if cache is None else cache,
             queue=QUEUE if queue is None else queue,
             sequences=SEQUENCES if sequences is None else sequences,
+            speculate=speculate,
         )
         if chat_template is not None:
             found = _with_template(found, chat_template)

@@ -95,8 +95,8 @@ def _ready_lines(engine: Engine, address: str, settings: Settings, found: Opened
     help="/health fails when there is work and the engine makes no step for so long.",
 )  # fmt: skip
 @click.option(
-    "--speculate", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
-    help="Guess up to N next tokens from text that came before; changes no text.",
+    "--speculate", type=click.IntRange(0, 32), default=0, show_default=True, metavar="N",
+    help="Guess up to N tokens ahead where a text repeats itself: changes the speed, never the text.",
 )  # fmt: skip
 @click.option("--dtype", default="stored", show_default=True, help="Type of weights, as in generate.")
 @click.option("--kv-dtype", default=None, help="Type keys and values are stored in, as in generate.")

@@ -10,8 +10,8 @@ WISHES = [
     ("The capital of France is", {}),
     ("def fibonacci(n):", {"logprobs": 2, "speculate": 4}),
     ("Once upon a time there was a " * 30, {"sampling": Sampling(temperature=0.8, seed=5)}),
-    ("1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2, 3,", {"speculate": 4, "sampling": Sampling(temperature=1.2, top_k=40, seed=9)}),
-]  # fmt: skip
+    ("1, 2, 3, 4, 5, 1, 2, 3, 4,", {"speculate": 4, "sampling": Sampling(temperature=1.2, top_k=40, seed=9)}),
+]
 
 
 def test_company_changes_nothing(gemma_gguf):

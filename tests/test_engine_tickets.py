@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from plait.engine.events import Prefill, Result, Token
 from plait.engine.sampling import Sampling
+from plait.engine.ticket import Channel
 from plait.errors import ContextExceeded, PlaitError, QueueFull, UsageError
 
 
@@ -305,3 +306,18 @@ def test_a_conversation_nobody_holds_is_closed(engine):
     gc.collect()
     assert idle(engine)
     assert set(engine.stats()["held"].values()) == {0}
+
+
+def test_the_end_comes_with_the_last_event():
+    """A reader that looks while the engine says the end does not see it before what comes with it."""
+    channel = Channel("r1", lambda: None, stepwise=False)
+    with channel._changed:
+        ending = threading.Thread(target=channel.fail, args=(PlaitError("no more"),))
+        ending.start()
+        ending.join(0.1)
+        assert ending.is_alive()
+        assert not channel.ended
+    ending.join()
+    assert channel.ended
+    with pytest.raises(PlaitError, match="no more"):
+        channel.take()

@@ -64,7 +64,7 @@ def test_requests_are_refused_before_any_work(engine, prompt, request_, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dtype": "int8"}, "dtype: expected one of float32"),
+        ({"dtype": "int8"}, "dtype: expected one of stored, float32"),
         ({"dtype": torch.int8}, "torch.int8"),
         ({"dtype": ["float32"]}, "dtype"),
         ({"kv_dtype": "q8_0"}, "kv_dtype: expected one of float32"),
@@ -201,7 +201,7 @@ def test_what_is_open_counts_under_the_cap(directory, engine):
 
 
 def test_weights_over_the_cap_are_refused_with_both_numbers(directory):
-    with pytest.raises(PlaitError, match=r"the weights need [0-9.]+ KiB as float32, the memory cap is 100 KiB"):
+    with pytest.raises(PlaitError, match=r"the weights need [0-9.]+ KiB as stored, the memory cap is 100 KiB"):
         plait.load(directory, memory="100KiB")
     assert tokens_of(plait.load(directory, memory="1 GiB"), max_tokens=2) == tokens_of(
         plait.load(directory, memory=2**30), max_tokens=2

@@ -94,7 +94,7 @@ def test_the_form_of_a_stack_is_chosen_once(dtype, monkeypatch):
     """On values of its own, so that a first weight of zeros, whose products show no difference, decides nothing."""
     chosen_on = []
     real = linear._fastest
-    monkeypatch.setattr(linear, "_fastest", lambda weight: chosen_on.append(weight) or real(weight))
+    monkeypatch.setattr(linear, "_fastest", lambda weight, exact: chosen_on.append(weight) or real(weight, exact))
     weights = [torch.zeros(24, 100, dtype=dtype), *(torch.randn(24, 100).to(dtype) for _ in range(4))]
     made = list(linear.make_linears(iter(weights)))
     assert len(chosen_on) == 1

@@ -164,8 +164,8 @@ class Opened:
         )
 
     def _formats(self) -> Mapping[str, Format]:
-        """How the file stores weights that may be kept so: headers are read, no weight is."""
-        return formats_of(open_weights(self.source)) if self.numbers.stored and self.source.kind == "gguf" else {}
+        """How the files store weights that may be kept so: headers are read, no weight is."""
+        return formats_of(open_weights(self.source)) if self.numbers.stored else {}
 
     def engine(self, progress: Callable[[int, int], None] | None = None) -> Engine:
         """Read the weights. PlaitError: they are over the cap; then none is read."""
@@ -249,8 +249,9 @@ def load(
     model     catalogue name, directory or .gguf file; the weights of a hub id are not downloaded
     dtype     "stored": weights keep the size they have in their files where there are kernels for that: blocks of
               integers (see `runtime.ops.linear_blocks`), bf16 and f16, packed once beside the file's map, with inputs
-              as they are; others are expanded to float32. Or the type all are expanded to and used in: float32 (exact for every format read here), float64, bfloat16 or
-              float16 (half the memory; products round their inputs and outputs to it)
+              as they are; others are expanded to float32. Or the type all are expanded to and used in: float32 (exact
+              for every format read here), float64, bfloat16 or float16 (half the memory; products round their inputs
+              and outputs to it)
     kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with
               a float16 scale; None: the same as dtype, with "stored" float32
     memory    cap in bytes (or "8GiB") on weights and all state; None: no cap

@@ -73,19 +73,20 @@ class Channel:
 
     def end(self, result: Result) -> None:
         """The last event; what the request held has been given back."""
-        self._result = result
-        self.ended = True
-        self._change([result])
+        self._change([result], result=result)
 
     def fail(self, error: BaseException) -> None:
         """The request ends without a result: a PlaitError, or an interrupt, which the reader is to notice."""
-        self._error = error
-        self.ended = True
-        self._change([])
+        self._change([], error=error)
 
-    def _change(self, events: list[Event]) -> None:
+    def _change(
+        self, events: list[Event], *, result: Result | None = None, error: BaseException | None = None
+    ) -> None:
+        # A reader must not see the end before the last events.
         with self._changed:
             self._events.extend(events)
+            if result is not None or error is not None:
+                self._result, self._error, self.ended = result, error, True
             sleeper, self._sleeper = self._sleeper, None
             self._changed.notify_all()
         if sleeper is not None:

@@ -127,7 +127,7 @@ class Builder:
         return self._counted(Blocks(kernels, weights, in_turn=in_turn))
 
     def keep(self, role: str, size: int) -> None:
-        """So many bytes of the role stay in blocks."""
+        """So many bytes of the role stay as they are stored."""
         self.kept[role] = self.kept.get(role, 0) + size
 
     def expanded(self, roles: Sequence[str]) -> Linear:
@@ -150,6 +150,9 @@ class Builder:
     def dense(self, roles: Sequence[str], dtype: torch.dtype | None = None) -> Tensor:
         """Weights as `dtype`, None: the type of the run; rows end to end."""
         parts = [self.weights.dense(role, self.numbers.weights if dtype is None else dtype) for role in roles]
+        if dtype not in (None, self.numbers.weights):
+            for role, part in zip(roles, parts, strict=True):
+                self.keep(role, part.numel() * part.element_size())
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def prepared(self, weight: Tensor) -> Linear:

@@ -61,7 +61,10 @@ def _experts(build: Builder, role: str, part: Mixture) -> tuple[Expert, ...]:
     types = [build.used(names[:2])] * 2 + [build.used(names[2:])]
 
     def read(which: int, expert: int) -> Tensor:
-        return build.weights.dense_at(names[which], expert, types[which])
+        made = build.weights.dense_at(names[which], expert, types[which])
+        if types[which] != build.numbers.weights:
+            build.keep(names[which], made.numel() * made.element_size())
+        return made
 
     def fused() -> Iterator[Tensor]:
         for expert in range(part.experts):

@@ -126,15 +126,16 @@ def test_a_refusal_says_how_much_does_fit(directory):
 
 def test_what_is_refused_reads_no_weight(directory, monkeypatch):
     def unread(*_):
-        raise AssertionError("weights were opened")
+        raise AssertionError("weights were read")
 
-    monkeypatch.setattr(loading, "open_weights", unread)
+    # Headers are read for the plan; the model is what reads weights.
+    monkeypatch.setattr(loading, "Model", unread)
     weights = weight_plan(plait.blueprint(directory), FULL, CPU).prepared
     with pytest.raises(PlaitError, match="the weights need"):
         plait.load(directory, memory=weights - 1)
     with pytest.raises(PlaitError, match="1000 tokens need"):
         loading.opened(directory, memory=weights + 1).plan(1000)
-    with pytest.raises(AssertionError, match="weights were opened"):
+    with pytest.raises(AssertionError, match="weights were read"):
         plait.load(directory, memory=weights)
 
 

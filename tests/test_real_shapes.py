@@ -97,7 +97,7 @@ class Shapes:
         return Packed(BY_NAME["bf16"], torch.empty(shape, dtype=torch.bfloat16, device="meta"), shape)
 
 
-def alike(weights: Iterable[torch.Tensor]) -> Iterator[linear.Linear]:
+def alike(weights: Iterable[torch.Tensor], *, exact: bool = False) -> Iterator[linear.Linear]:
     """Products of weights of one shape, which hold no numbers: one stands for all."""
     made: linear.Linear | None = None
     shapes = set()

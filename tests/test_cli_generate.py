@@ -117,6 +117,7 @@ def test_options_of_loading_reach_the_engine(model, call, monkeypatch):
         "device": "cpu",
         "memory": 2**21,
         "cache": 2**10,
+        "speculate": 0,
     }
 
 
@@ -284,17 +285,28 @@ def test_an_interrupt_while_decoding(model):
     [("plait.runtime.weights:Weights.dense", "loading"), ("plait.runtime.model:Model._piece", "prompt")],
 )
 def test_an_interrupt_while_a_bar_is_shown(model, place, bar):
-    """The process interrupts itself at its third call of `place`, by a real signal."""
+    """The process interrupts itself at its third call of `place`, by a real signal: the main thread is to notice.
+
+    The prompt is computed on the engine's thread, which goes on only once its reader has given up.
+    """
     module, name = place.split(":")
     owner, method = name.split(".")
     program = f"""
-import signal, sys
+import os, signal, sys, threading
 import {module} as module
+from plait.engine.ticket import Channel
+given_up, cancel = threading.Event(), Channel.cancel
+def cancelled(channel):
+    given_up.set()
+    cancel(channel)
+Channel.cancel = cancelled
 original, calls = module.{name}, []
 def method(*arguments, **options):
     calls.append(1)
     if len(calls) == 3:
-        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() and not given_up.wait(60):
+            os._exit(3)
     return original(*arguments, **options)
 module.{owner}.{method} = method
 from plait.cli.main import run

@@ -19,8 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 import plait
 from plait.account.memory import memory
+from plait.blueprint.source import open_model
 from plait.cli.generate import plan_lines
 from plait.engine import load as loading
+from plait.engine.load import default_numbers
 from plait.engine.plan import memory_plan
 from plait.errors import PlaitError, UserError
 from plait.runtime.kernels import VARIABLE, chosen
@@ -28,8 +30,9 @@ from plait.runtime.model import CALL_ROWS, Numbers
 from plait.runtime.ops import linear
 from plait.runtime.ops.linear import make_linear, prepared_bytes
 from plait.runtime.session import Span
-from plait.runtime.weight_plan import weight_plan
+from plait.runtime.weight_plan import formats_of, weight_plan
 from plait.runtime.weight_source import RandomWeights
+from plait.runtime.weights import open_weights
 
 CPU = torch.device("cpu")
 FULL = Numbers(torch.float32, torch.float32)
@@ -87,8 +90,8 @@ def test_a_published_model_is_planned_without_its_weights():
 # -- the plan ------------------------------------------------------------------------------------------------------
 
 
-def _plan(blueprint, length, cap, cache=2**40, numbers=FULL):
-    return memory_plan(blueprint, numbers, CPU, length=length, cap=cap, cache=cache)
+def _plan(blueprint, length, cap, cache=2**40, numbers=FULL, **formats):
+    return memory_plan(blueprint, numbers, CPU, length=length, cap=cap, cache=cache, **formats)
 
 
 def test_the_plan_adds_up(directory):
@@ -152,7 +155,9 @@ def test_generate_shows_the_plan_first(place, capsys):
     assert first.pop("event") == "plan"
     engine = plait.load(place / "model")
     tokens = len(engine.tokenizer.encode_markup("hello"))
-    expected = _plan(engine.blueprint, tokens + 3, 2**23, cache=2**31)
+    formats = formats_of(open_weights(open_model(place / "model")))
+    expected = _plan(engine.blueprint, tokens + 3, 2**23, cache=2**31, numbers=default_numbers(), formats=formats)
+    assert expected.weights_bytes == engine.model.weight_bytes
     assert first == {name: getattr(expected, name) for name in expected.__dataclass_fields__}
     # In a pipe text stays what it is.
     assert (

@@ -17,6 +17,8 @@ from plait.blueprint.read.stored import StoredTensor
 from plait.blueprint.source import open_model
 from plait.cli import main as cli
 from plait.dtypes import BY_NAME
+from plait.engine.load import KV_DTYPES
+from plait.runtime.ops.codes import stored_width
 
 
 @pytest.fixture
@@ -98,11 +100,13 @@ def test_the_table_of_a_file_is_what_its_header_lists() -> None:
     assert (found.total_bytes, found.table_bytes) == (64 * 34 + 200, 64 * 34)
 
 
-def test_q8_is_counted_and_said_to_be_only_counted(show: Any) -> None:
+def test_q8_is_counted_as_it_is_kept(show: Any) -> None:
     out = show("spark-x2.5-4b", "--context", "1m", "--kv-dtype", "q8")
     # 9 full layers, 4 KV heads, keys and values of 8 blocks of 34 bytes.
     assert lines(out)["growth per token"][0] == f"{9 * 4 * 2 * 8 * 34:,}"
-    assert "34 bytes for each 32 elements" in out and "f64, f32, f16, bf16" in out
+    assert "Note: q8 takes 34 bytes for each 32 elements of a head's vector, its last block padded" in out
+    # What the note says is what a run with q8 stores.
+    assert [stored_width(dim, KV_DTYPES["q8"]) * KV_DTYPES["q8"].itemsize for dim in (32, 33, 256)] == [34, 68, 8 * 34]
     for name in KV_FORMATS:
         assert "Note:" not in show("spark-x2.5-4b", "--context", "1m", "--kv-dtype", name)
 

@@ -106,16 +106,18 @@ def test_absorbed_is_expanded(heads, rank, dims, start, n, sparse, seed):
 def test_a_choice_of_all_keys_gives_the_bits_of_full_attention(monkeypatch):
     """And so do tiles that are kept small, as they are at long contexts."""
     torch.manual_seed(0)
-    q, keys = (torch.randn(90, 4, 20), torch.randn(90, 4, 8)), [(*blocks, blocks[0]) for blocks in zip(
-        blocks_of(torch.randn(170, 20)), blocks_of(torch.randn(170, 8)), strict=True
-    )]
+    q, keys = (
+        (torch.randn(90, 4, 20), torch.randn(90, 4, 8)),
+        [
+            (*blocks, blocks[0])
+            for blocks in zip(blocks_of(torch.randn(170, 20)), blocks_of(torch.randn(170, 8)), strict=True)
+        ],
+    )
     seen = torch.arange(192)[None] <= torch.arange(80, 170)[:, None]
 
     def run(**options):
         out = torch.empty(90, 4, 20)
-        attention.attention(
-            q, keys, start=80, first_block=0, scale=0.2, window=None, cap=None, out=out, **options
-        )
+        attention.attention(q, keys, start=80, first_block=0, scale=0.2, window=None, cap=None, out=out, **options)
         return out
 
     whole = run()
@@ -182,7 +184,7 @@ def test_index_scores(heads, dim, n, m, seed):
 def test_scores_over_many_blocks_are_made_in_groups(monkeypatch):
     q, w, k = torch.randn(7, 3, 12), torch.randn(7, 3), torch.randn(300, 12)
     whole = indexer.index_scores(q, w, blocks_of(k))
-    monkeypatch.setattr(indexer, "_ROOM", 21 * SLAB * 2)
+    monkeypatch.setattr(indexer, "PRODUCTS", 21 * SLAB * 2)
     assert torch.equal(indexer.index_scores(q, w, blocks_of(k)), whole)
 
 
@@ -296,7 +298,11 @@ def test_layers_share_the_choice_their_blueprint_names(tmp_path):
     made = Model(blueprint, open_weights(source), Numbers(torch.float32, torch.float32), torch.device("cpu"))
     attends = [(step.chosen, step.last) for step in made.steps if isinstance(step, AttendLatent)]
     assert attends == [
-        ("chosen.0", False), ("chosen.0", False), ("chosen.2", False), ("chosen.2", True), ("chosen.0", True)
+        ("chosen.0", False),
+        ("chosen.0", False),
+        ("chosen.2", False),
+        ("chosen.2", True),
+        ("chosen.0", True),
     ]
     ids = tuple(tiny.tokens(150))
     whole, parts = made.session(), made.session()
@@ -358,7 +364,8 @@ def test_the_tiny_models_have_what_is_to_be_tested():
     assert {m.q_rank is None for items in mixers.values() for m in items} == {True, False}
     assert {m.bias for items in mixers.values() for m in items} == {True, False}
     assert [m.indexer.rope.pairing for m in (mixers["deepseek_v32"][0], mixers["glm_moe_dsa"][0])] == [
-        "half", "adjacent"
+        "half",
+        "adjacent",
     ]
     assert [m.indexer.source for m in mixers["glm_moe_dsa"]] == [None, 0, None, 2, 2]
     assert mixers["glm_moe_dsa"][0].indexer.key_norm == Norm(1e-6, bias=True, kind="layer")

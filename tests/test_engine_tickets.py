@@ -207,7 +207,7 @@ def test_hundreds_of_aborts_leave_nothing(engines, name, cache):
     expected = ask(engine, repeating, {"max_tokens": 10, "ignore_eos": True})[-1].tokens
     engine.clear_cache()
     base = engine.stats()["held"]
-    for count in range(25):
+    for count in range(42):
         prompts = (tiny.tokens(300 + count), [5, 6, count % 200], repeating, tiny.tokens(90, seed=count))
         tickets = [engine.submit(p, max_tokens=50 + count, ignore_eos=True, speculate=4) for p in prompts]
         readers = [iter(ticket) for ticket in tickets[:2]]

@@ -6,6 +6,8 @@
 
 NB_MODULE(_native, m) {
     using namespace plait;
+    // An engine that lives until the process ends is no fault of its user's.
+    nb::set_leak_warnings(false);
     m.doc() = "Kernels of the CPU; see plait.runtime.kernels.";
     m.def("levels", [] {
         std::vector<std::string> names;

@@ -6,7 +6,7 @@ import json
 import shutil
 from contextlib import contextmanager
 
-from chat_models import write_chat_model
+from chat_models import user, write_chat_model
 from generating import write_model
 from starlette.testclient import TestClient
 
@@ -17,6 +17,11 @@ from plait.server.lifecycle import Lifecycle
 from plait.server.settings import Settings
 
 NAME = "tiny/model"
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+MESSAGES = {"messages": [user("hi")], "max_tokens": 4}
+PROMPT = {"prompt": "the quick", "max_tokens": 4}
 
 
 def write_server_model(place, template="chatml", **keys):
@@ -47,3 +52,13 @@ def events(text):
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def refused(client, path, request, status=400):
+    done = client.post(path, json=request)
+    assert done.status_code == status, done.text
+    assert set(done.json()) == {"error"}
+    error = done.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"] and "\n" not in error["message"]
+    return error

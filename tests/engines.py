@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from contextlib import contextmanager
 
 import tiny
 
@@ -75,3 +77,22 @@ def idle(engine):
         and engine.schedule.queue.inside == 0
         and engine.cap.promised == 0
     )
+
+
+@contextmanager
+def busy(engine):
+    """The engine's thread is held up as long as this lasts."""
+    gate, there = threading.Event(), threading.Event()
+
+    def hold():
+        there.set()
+        gate.wait()
+
+    thread = threading.Thread(target=lambda: engine.schedule.call(hold))
+    thread.start()
+    there.wait()
+    try:
+        yield
+    finally:
+        gate.set()
+        thread.join()

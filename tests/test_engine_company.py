@@ -7,12 +7,13 @@ import threading
 import pytest
 import tiny
 import torch
-from engines import FAMILIES, Engines, ask, facts, idle, wish
+from engines import FAMILIES, Engines, ask, busy, facts, idle, wish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plait.engine.batch import BESIDE
 from plait.engine.events import Prefill, Result, Token
+from plait.engine.ticket import Channel
 from plait.errors import PlaitError
 
 
@@ -169,10 +170,8 @@ def test_a_long_prompt_and_a_decoding_sequence_go_on_together(steps):
 def test_prompts_take_turns(steps):
     engine, seen = steps
     engine.schedule.call(lambda: None)
-    gate, calling = _held(engine)
-    tickets = [engine.submit(_prompt(first, 1000), max_tokens=2, ignore_eos=True) for first in (20, 21, 22)]
-    gate.set()
-    calling.join()
+    with busy(engine):
+        tickets = [engine.submit(_prompt(first, 1000), max_tokens=2, ignore_eos=True) for first in (20, 21, 22)]
     for ticket in tickets:
         ticket.result(60)
     done = {20: 0, 21: 0, 22: 0}
@@ -183,31 +182,13 @@ def test_prompts_take_turns(steps):
     assert set(done.values()) == {1000}
 
 
-def _held(engine):
-    """The engine's thread held up by a call, until the event is set."""
-    gate, there = threading.Event(), threading.Event()
-
-    def hold():
-        there.set()
-        gate.wait()
-
-    thread = threading.Thread(target=lambda: engine.schedule.call(hold))
-    thread.start()
-    there.wait()
-    return gate, thread
-
-
 def test_first_come_first_served(engines, monkeypatch):
     engine = engines("qwen3", sequences=1)
-    gate, calling = _held(engine)
-    tickets = [engine.submit([n + 1], max_tokens=3, ignore_eos=True) for n in range(6)]
     order = []
-    end = type(tickets[0]._channel).end
-    monkeypatch.setattr(
-        type(tickets[0]._channel), "end", lambda self, result: (order.append(self.id), end(self, result))[1]
-    )
-    gate.set()
-    calling.join()
+    end = Channel.end
+    monkeypatch.setattr(Channel, "end", lambda self, result: (order.append(self.id), end(self, result))[1])
+    with busy(engine):
+        tickets = [engine.submit([n + 1], max_tokens=3, ignore_eos=True) for n in range(6)]
     for ticket in tickets:
         assert ticket.result(60).timing.queued_seconds > 0
     assert order == [ticket.id for ticket in tickets]

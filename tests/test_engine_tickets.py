@@ -6,11 +6,10 @@ import asyncio
 import gc
 import threading
 import weakref
-from contextlib import contextmanager
 
 import pytest
 import tiny
-from engines import Engines, ask, facts, idle, wish
+from engines import Engines, ask, busy, facts, idle, wish
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,25 +29,6 @@ def engines(tmp_path_factory):
 @pytest.fixture(scope="module")
 def engine(engines):
     return engines("gemma3")
-
-
-@contextmanager
-def busy(engine):
-    """The engine's thread is held up as long as this lasts."""
-    gate, there = threading.Event(), threading.Event()
-
-    def hold():
-        there.set()
-        gate.wait()
-
-    thread = threading.Thread(target=lambda: engine.schedule.call(hold))
-    thread.start()
-    there.wait()
-    try:
-        yield
-    finally:
-        gate.set()
-        thread.join()
 
 
 # -- what a ticket gives -------------------------------------------------------------------------------------------

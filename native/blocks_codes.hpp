@@ -1,6 +1,8 @@
 // What a packed panel holds, taken out, and where a panel's outputs go.
 #pragma once
 
+#include <type_traits>
+
 #include "activate.hpp"
 #include "blocks.hpp"
 #include "bytes.hpp"
@@ -12,6 +14,22 @@ constexpr bool has_offset(plait::Form form) {
     return side == plait::Side::scale_offset || side == plait::Side::super;
 }
 constexpr bool has_halves(plait::Form form) { return plait::shape_of(form).side == plait::Side::super_halves; }
+
+// `work` with the form as a type.
+template <class Work>
+PLAIT_INLINE void with_form(plait::Form form, Work&& work) {
+    using plait::Form;
+    switch (form) {
+        case Form::q4_0: return work(std::integral_constant<Form, Form::q4_0>());
+        case Form::q4_1: return work(std::integral_constant<Form, Form::q4_1>());
+        case Form::q5_0: return work(std::integral_constant<Form, Form::q5_0>());
+        case Form::q5_1: return work(std::integral_constant<Form, Form::q5_1>());
+        case Form::q8_0: return work(std::integral_constant<Form, Form::q8_0>());
+        case Form::q4_k: return work(std::integral_constant<Form, Form::q4_k>());
+        case Form::q5_k: return work(std::integral_constant<Form, Form::q5_k>());
+        case Form::q6_k: return work(std::integral_constant<Form, Form::q6_k>());
+    }
+}
 
 // Operands J and J + 4 of a record.
 template <plait::Form F, int J>

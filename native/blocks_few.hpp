@@ -51,12 +51,19 @@ static void few(const Planes& planes, long strip, const std::uint8_t* panel, Vec
     constexpr int zero = plait::shape_of(F).zero;
     constexpr long size = plait::record_bytes(F);
     const std::uint8_t* side = panel + planes.groups * size;
+    // Scales lie behind a panel's codes: those of the next panel are fetched while this one's codes pass by.
+    const std::uint8_t* next_side = side + plait::panel_bytes(F, planes.groups * plait::GROUP);
     for (int r = 0; r < ROWS; ++r) acc[r] = set1(0.0f);
     const Entry* entries = planes.of(strip);
     for (long i = 0; i < planes.counts.at[strip]; ++i) {
         long g = entries[i].group, at = entries[i].place;
         const std::uint8_t* record = panel + g * size;
-        for (long ahead = 0; ahead < size; ahead += 64) __builtin_prefetch(record + 4096 + ahead);
+        // From memory to the second cache a page ahead, from there to the first two groups ahead.
+        for (long line = 0; line < size; line += 64) {
+            __builtin_prefetch(record + 4096 + line, 0, 2);
+            __builtin_prefetch(record + 512 + line);
+        }
+        __builtin_prefetch(next_side + g * plait::side_bytes(F, 256) / 8, 0, 2);
         const std::int8_t* x = planes.bytes.at + at * 64;
         const std::int32_t* q = planes.sums.at + at * 2;
         Sums<ROWS> sums;
@@ -119,16 +126,8 @@ static void blocks_few(const plait::BlockProduct& p) {
     Planes planes(p.rows, p.in, smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS));
     quantise(p, planes);
     shared(p, [&](const Share& share) {
-        switch (share.part->form) {
-            case plait::Form::q4_0: return few_strips<plait::Form::q4_0>(p, planes, share);
-            case plait::Form::q4_1: return few_strips<plait::Form::q4_1>(p, planes, share);
-            case plait::Form::q5_0: return few_strips<plait::Form::q5_0>(p, planes, share);
-            case plait::Form::q5_1: return few_strips<plait::Form::q5_1>(p, planes, share);
-            case plait::Form::q8_0: return few_strips<plait::Form::q8_0>(p, planes, share);
-            case plait::Form::q4_k: return few_strips<plait::Form::q4_k>(p, planes, share);
-            case plait::Form::q5_k: return few_strips<plait::Form::q5_k>(p, planes, share);
-            case plait::Form::q6_k: return few_strips<plait::Form::q6_k>(p, planes, share);
-        }
+        with_form(share.part->form,
+                  [&](auto form) { few_strips<decltype(form)::value>(p, planes, share); });
     });
 }
 

@@ -1,5 +1,6 @@
-// Rows as integers of 16 bits: of each 32 columns s = max |x| / 32639 and q = round(x / s), kept as two planes of
-// signed bytes, q = 256 high + low. What the weights' integers make of q is then exact.
+// Rows as integers of 16 bits: of each 32 columns q = round(x / s), s the least power of two with |q| < 32512 for all,
+// kept as two planes of signed bytes, q = 256 high + low. What the weights' integers make of q is then exact, and so is
+// its product with s.
 #pragma once
 
 #include <new>
@@ -8,8 +9,6 @@
 #include "bytes.hpp"
 
 namespace PLAIT_LEVEL {
-
-constexpr float TOP = 127.0f * 257.0f;
 
 // Written before it is read.
 template <class T>
@@ -75,36 +74,41 @@ PLAIT_INLINE float from_bits(std::uint32_t bits) {
     return x;
 }
 
-// 32 numbers to planes, at `at`; `rest` [32], where it is wanted: what rounding leaves. A group with a number that is
-// none, or infinite, has a scale that is no number, so that it comes through; one that is all but zero is zero.
-PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, float* rest) {
-    std::int8_t* bytes = planes.bytes.at + at * 64;
-    std::int32_t* sums = planes.sums.at + at * 2;
+// 32 numbers as integers, q; their scale. `rest` [32], where it is wanted: what rounding leaves. A group with a number
+// that is none, or infinite, has a scale that is no number, so that it comes through; one that is all but zero is zero.
+PLAIT_INLINE float whole_of(const float* x, std::int32_t* q, float* rest) {
     std::uint32_t most = largest(x);
     if (most < LEAST || most >= NONE) {
-        planes.scale.at[at] = planes.offset.at[at] = most < NONE ? 0.0f : __builtin_nanf("");
-        sums[0] = sums[1] = 0;
-        std::memset(bytes, 0, 64);
+        std::memset(q, 0, 32 * sizeof(std::int32_t));
         if (rest != nullptr) std::memset(rest, 0, 32 * sizeof(float));
-        return;
+        return most < NONE ? 0.0f : __builtin_nanf("");
     }
-    float inverse = TOP / from_bits(most), scale = from_bits(most) / TOP;
-    std::int32_t q[32];
+    // The exponent of 2^14 / s; one more where the largest number is all but the next power of two.
+    std::uint32_t exponent = (most + 0x20000u) >> 23;
+    float inverse = from_bits((268u - exponent) << 23), scale = from_bits((exponent - 14u) << 23);
     for (int i = 0; i < 32; i += LANES) {
         Vec value = load(x + i), whole = round(mul(value, set1(inverse)));
         if (rest != nullptr) store(rest + i, fma(whole, set1(-scale), value));
         store_whole(q + i, whole);
     }
-    std::int32_t first = 0, last = 0;
-    for (int i = 0; i < 16; ++i) first += q[i];
-    for (int i = 16; i < 32; ++i) last += q[i];
-    for (int i = 0; i < 32; ++i) {
-        std::int32_t high = (q[i] + 128) >> 8;
-        bytes[i] = std::int8_t(high);
-        bytes[32 + i] = std::int8_t(q[i] - high * 256);
-    }
-    sums[0] = first;
-    sums[1] = last;
+    return scale;
+}
+
+// Above what size the largest number of a group makes it an outlier in its row.
+PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row) {
+    float total = 0.0f;
+    for (long g = 0; g < p.in / plait::GROUP; ++g)
+        total += from_bits(largest(p.x + row * p.x_stride + g * plait::GROUP));
+    return 2.0f * total / float(p.in / plait::GROUP);
+}
+
+PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, float* rest) {
+    std::int8_t* bytes = planes.bytes.at + at * 64;
+    std::int32_t q[32];
+    float scale = whole_of(x, q, rest);
+    std::int32_t first = split(q, bytes, bytes + 32), last = split(q + 16, bytes + 16, bytes + 48);
+    planes.sums.at[at * 2] = first;
+    planes.sums.at[at * 2 + 1] = last;
     planes.scale.at[at] = scale;
     planes.offset.at[at] = scale * float(first + last);
 }
@@ -119,12 +123,7 @@ static void quantise(const plait::BlockProduct& p, const Planes& planes) {
     constexpr long SMALL_CALL = 32768;
     Held<float> limit(p.rows);
 #pragma omp parallel for schedule(static) if (p.rows * p.in >= SMALL_CALL)
-    for (long row = 0; row < p.rows; ++row) {
-        float total = 0.0f;
-        for (long g = 0; g < planes.groups; ++g)
-            total += from_bits(largest(p.x + row * p.x_stride + g * plait::GROUP));
-        limit.at[row] = 2.0f * total / float(planes.groups);
-    }
+    for (long row = 0; row < p.rows; ++row) limit.at[row] = limit_of(p, row);
 #pragma omp parallel for schedule(static) if (p.rows * p.in >= SMALL_CALL)
     for (long strip = 0; strip < planes.strips; ++strip) {
         Entry* entry = planes.entries.at + 2 * strip * planes.groups;

@@ -1,5 +1,8 @@
-// How threads share a product with several parts: each takes one run of panels of about the same bytes.
+// How threads share a product with several parts: each takes runs of panels from what is left until nothing is. Cores
+// that others use as well are not equally fast from one call to the next.
 #pragma once
+
+#include <atomic>
 
 #if defined(_OPENMP)
 #include <omp.h>
@@ -18,34 +21,56 @@ struct Share {
 
 PLAIT_INLINE long units_of(long outputs) { return (outputs + LANES - 1) / LANES; }
 
-// Calls `work` for each run of the calling thread.
+PLAIT_INLINE long threads_here() {
+#if defined(_OPENMP)
+    return omp_get_num_threads();
+#else
+    return 1;
+#endif
+}
+
+// Within a region: calls `work` for runs of panels, as long as there are any that no thread has taken. Each is a share
+// of what is left: long ones at first, which are read without a pause, and short ones at last, for which none waits.
 template <class Work>
-PLAIT_INLINE void share_of(const plait::BlockProduct& p, long thread, long threads, Work&& work) {
-    long total = 0;
-    for (long i = 0; i < p.count; ++i)
-        total += units_of(p.gated ? p.parts[i].out / 2 : p.parts[i].out) * plait::panel_bytes(p.parts[i].form, p.in);
-    // A panel is the thread's in whose share its first byte lies.
-    long low = total / threads * thread, high = thread + 1 == threads ? total : total / threads * (thread + 1);
-    long base = 0, column = 0;
+PLAIT_INLINE void share_left(const plait::BlockProduct& p, std::atomic<long>& taken, Work&& work) {
+    constexpr long LEAST = 1 << 15, STEP = 4;  // whole fours for matrix tiles
+    long mine = taken.fetch_add(1, std::memory_order_relaxed), run = 0, column = 0, share = 2 * threads_here();
     for (long i = 0; i < p.count; ++i) {
-        long outputs = p.gated ? p.parts[i].out / 2 : p.parts[i].out;
-        long size = plait::panel_bytes(p.parts[i].form, p.in), units = units_of(outputs);
-        auto from = [&](long byte) { return byte <= base ? 0 : smaller((byte - base + size - 1) / size, units); };
-        Share share{p.parts + i, from(low), from(high), column, outputs};
-        if (share.first < share.stop) work(share);
-        base += units * size;
+        long outputs = p.gated ? p.parts[i].out / 2 : p.parts[i].out, units = units_of(outputs);
+        long size = plait::panel_bytes(p.parts[i].form, p.in) * (p.gated ? 2 : 1);
+        for (long first = 0; first < units; ++run) {
+            long length = larger((units - first) / share, LEAST / size);
+            long stop = smaller(first + (length + STEP) / STEP * STEP, units);
+            if (run == mine) {
+                work(Share{p.parts + i, first, stop, column, outputs});
+                mine = taken.fetch_add(1, std::memory_order_relaxed);
+            }
+            first = stop;
+        }
         column += outputs;
     }
 }
 
+// `work` on every thread.
 template <class Work>
-static void shared(const plait::BlockProduct& p, const Work& work) {
+static void in_region(const Work& work) {
 #if defined(_OPENMP)
 #pragma omp parallel
-    share_of(p, omp_get_thread_num(), omp_get_num_threads(), work);
-#else
-    share_of(p, 0, 1, work);
 #endif
+    work();
+}
+
+// Within a region: all threads have come here.
+PLAIT_INLINE void barrier() {
+#if defined(_OPENMP)
+#pragma omp barrier
+#endif
+}
+
+template <class Work>
+static void shared(const plait::BlockProduct& p, const Work& work) {
+    std::atomic<long> taken{0};
+    in_region([&] { share_left(p, taken, work); });
 }
 
 }  // namespace PLAIT_LEVEL

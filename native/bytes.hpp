@@ -167,4 +167,23 @@ PLAIT_INLINE Vec load_i8(const std::uint8_t* p) { PLAIT_EACH(float(std::int8_t(p
 
 #endif
 
+// The sum of 16 numbers of 16 bits; they go to bytes, 256 high + low.
+PLAIT_INLINE std::int32_t split(const std::int32_t* q, std::int8_t* high, std::int8_t* low) {
+#if defined(__AVX512F__)
+    __m512i all = _mm512_loadu_si512(q), top = _mm512_srai_epi32(_mm512_add_epi32(all, _mm512_set1_epi32(128)), 8);
+    // A byte keeps the last bits of a number, those of its low part.
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(high), _mm512_cvtepi32_epi8(top));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(low), _mm512_cvtepi32_epi8(all));
+    return _mm512_reduce_add_epi32(all);
+#else
+    std::int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) {
+        sum += q[i];
+        high[i] = std::int8_t((q[i] + 128) >> 8);
+        low[i] = std::int8_t(q[i] - high[i] * 256);
+    }
+    return sum;
+#endif
+}
+
 }  // namespace PLAIT_LEVEL

@@ -17,6 +17,7 @@ from plait.runtime.ops.joined import Joined
 from plait.runtime.ops.linear import Linear, gates, in_turn, make_linear, make_linears, stored_type
 from plait.runtime.ops.linear_blocks import Blocks, block_bytes, gates_blocks, takes_format
 from plait.runtime.ops.rope import RopeTable
+from plait.runtime.rooms import Rooms
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Step
 from plait.runtime.steps.rows import Held
@@ -68,6 +69,7 @@ class Builder:
         self.bytes = 0
         self.forms: dict[str, int] = {}
         self.kept: dict[str, int] = {}
+        self._rooms = Rooms()
         self._tables: dict[Rope, RopeTable] = {}
         self._steady: dict[tuple[int, int, tuple[int, ...], int], bool] = {}
 
@@ -124,7 +126,7 @@ class Builder:
         assert len(weights) == len(roles)
         for role, weight in zip(roles, weights, strict=True):
             self.keep(role, block_bytes(weight.format, *weight.shape))
-        return self._counted(Blocks(kernels, weights, in_turn=in_turn))
+        return self._counted(Blocks(kernels, weights, in_turn=in_turn, rooms=self._rooms))
 
     def keep(self, role: str, size: int) -> None:
         """So many bytes of the role stay as they are stored."""

@@ -1,11 +1,11 @@
 """Matrix products with weights in GGUF's block formats, which stay the integers they are.
 
 A weight is A (u - zero) + O: u a code of 4 to 8 bits, A and O numbers of its group of columns. Of each 32 numbers of a
-row the largest decides a scale s = max |x| / 32639, and q = round(x / s) is an integer of 16 bits; sums of q (u - zero)
-are exact in any order, and one chain of float multiply-adds over the groups makes an output of them. So weights lose
-nothing, a row's bits do not depend on what is computed beside it, and what is rounded is x, by 2^-16 of the largest
-number of its group at most. Where that number is large beside those of other groups, what is left is added in the same
-way, so that x is all but exact there.
+row the largest decides a power of two s, so that q = round(x / s) is an integer of 16 bits; sums of q (u - zero), and
+their products with s, are exact in any order, and one chain of float multiply-adds over the groups makes an output of
+them. So weights lose nothing, a row's bits do not depend on what is computed beside it, and what is rounded is x, by a
+32,512th of the largest number of its group at most. Where that number is large beside those of other groups, what is
+left is added in the same way, so that x is all but exact there.
 
     reference   integers in float64        any device   the truth the kernels are tested against
     Blocks      kernels over packed codes  float32 CPU  keeps the contract
@@ -24,6 +24,7 @@ from plait.runtime.blocks import unpack
 from plait.runtime.kernels import native
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 from plait.runtime.packed import Packed
+from plait.runtime.rooms import Rooms
 
 if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
@@ -35,11 +36,10 @@ __all__ = ["Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "r
 _FORMATS: Final = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 _PANEL: Final = 16
 _GROUP: Final = 32
-_TOP: Final = 127 * 257
+# Of the integers, without the sign.
+_BITS: Final = 15
 # A group whose largest number is smaller is zero.
 _LEAST: Final = 2.0**-100
-# Panels begin where a line of the cache does.
-_LINE: Final = 64
 _PLAIN: Final = -1
 
 
@@ -48,9 +48,12 @@ def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
     groups = x.to(torch.float32).reshape(x.shape[0], -1, _GROUP)
     most = groups.abs().amax(-1, keepdim=True)
     most = torch.where(most.isfinite(), most, torch.nan)
-    zero = most < _LEAST
-    q = (groups * torch.where(zero, 0, _TOP / most)).round()
-    return q.to(torch.float64), torch.where(zero, 0, most / _TOP)
+    # The largest integer is at most 2^15 - 256, so that its high byte has room for what the low one carries.
+    mantissa, exponent = most.frexp()
+    scale = torch.ldexp(torch.ones_like(most), exponent + (mantissa >= 1 - 2.0**-7) - _BITS)
+    scale = torch.where(most < _LEAST, 0, torch.where(most.isnan(), most, scale))
+    q = torch.where(scale == 0, 0, groups / scale).round()
+    return q.to(torch.float64), scale
 
 
 def rounded(x: Tensor) -> Tensor:
@@ -90,10 +93,14 @@ class Blocks:
     """Kernels of `native/blocks*`: weights [out, in] that meet one input, outputs end to end, packed once.
 
     in_turn  two weights, gate and up in one format: made for `gated`, not to be called
+    rooms    where they are packed; None: in an area of their own
     """
 
-    def __init__(self, kernels: Kernels, weights: Sequence[Packed], *, in_turn: bool = False) -> None:
+    def __init__(
+        self, kernels: Kernels, weights: Sequence[Packed], *, in_turn: bool = False, rooms: Rooms | None = None
+    ) -> None:
         self._kernels = kernels
+        self._rooms = Rooms() if rooms is None else rooms
         self._in = weights[0].shape[1]
         self.out_features = sum(weight.shape[0] for weight in weights)
         self.nbytes = 0
@@ -113,12 +120,8 @@ class Blocks:
         self._made: dict[str | None, Prepared] = {}
 
     def _room(self, form: Format, outputs: int) -> Tensor:
-        from plait.runtime import _native
-
         size = block_bytes(form, outputs, self._in)
-        held = torch.empty(size + _LINE, dtype=torch.uint8)
-        room = held[-held.data_ptr() % _LINE :][:size]
-        _native.in_large_pages(room.data_ptr(), size)
+        room = self._rooms.take(size)
         self._held.append(room)
         self._parts.append((room.data_ptr(), outputs, _FORMATS.index(form.name)))
         self.nbytes += size

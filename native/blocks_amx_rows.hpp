@@ -1,0 +1,103 @@
+// Rows for matrix tiles: the integers of blocks_rows.hpp, q = 256 high + low, as bf16 numbers 256 s high and s low,
+// which hold them exactly, s being a power of two. A weight's code is a bf16 number too, so tiles of bf16 add up
+// multiples of s in float32. As long as these are below 2^24 s the sums are those of integers, in whatever order.
+#pragma once
+
+#include <immintrin.h>
+
+#include "blocks_rows.hpp"
+
+namespace PLAIT_LEVEL {
+
+// A run of strips: for each place [high, low][row of the strip][32 columns], and for each row of a place the sum of its
+// numbers, s * sum of q. Of four columns 0, 2, 1, 3 is the order, that of the codes.
+struct TileRows {
+    long height, groups, most;
+    Held<std::uint16_t> halves;
+    Held<float> sums, limit;
+    Held<Entry> entries;
+    Held<long> counts;
+    Held<bool> over;
+
+    TileRows(long in, long height, long most)
+        : height(height),
+          groups(in / plait::GROUP),
+          most(most),
+          halves(2 * most * groups * height * 64),
+          sums(2 * most * groups * height),
+          limit(most * height),
+          entries(2 * most * groups),
+          counts(most),
+          over(most * groups) {}
+
+    long place(long strip, long group, bool over) const { return ((over * most + strip) * groups + group) * height; }
+    const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
+};
+
+// Whole numbers of at most 8 bits, times 256 or not, times a power of two, to bf16, in the order of TileRows.
+PLAIT_INLINE void store_halves(std::uint16_t* to, __m512i first, __m512i last, __m512 scale) {
+    alignas(64) static constexpr std::uint16_t ORDER[32] = {1,  5,  3,  7,  9,  13, 11, 15, 17, 21, 19,
+                                                            23, 25, 29, 27, 31, 33, 37, 35, 39, 41, 45,
+                                                            43, 47, 49, 53, 51, 55, 57, 61, 59, 63};
+    auto bits = [&](__m512i x) { return _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(x), scale)); };
+    _mm512_store_si512(to, _mm512_permutex2var_epi16(bits(first), _mm512_load_si512(ORDER), bits(last)));
+}
+
+PLAIT_INLINE void put_row(const TileRows& rows, long place, long r, const float* x, float* rest) {
+    alignas(64) std::int32_t q[32];
+    float scale = whole_of(x, q, rest);
+    __m512 s = _mm512_set1_ps(scale);
+    __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 16);
+    auto high = [](__m512i v) {
+        return _mm512_and_si512(_mm512_add_epi32(v, _mm512_set1_epi32(128)), _mm512_set1_epi32(~255));
+    };
+    __m512i high_a = high(a), high_b = high(b);
+    store_halves(rows.halves.at + place * 64 + r * 32, high_a, high_b, s);
+    store_halves(rows.halves.at + place * 64 + (rows.height + r) * 32, _mm512_sub_epi32(a, high_a),
+                 _mm512_sub_epi32(b, high_b), s);
+    rows.sums.at[place + r] = scale * float(_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
+}
+
+PLAIT_INLINE void put_nothing(const TileRows& rows, long place, long r) {
+    std::memset(rows.halves.at + place * 64 + r * 32, 0, 64);
+    std::memset(rows.halves.at + place * 64 + (rows.height + r) * 32, 0, 64);
+    rows.sums.at[place + r] = 0.0f;
+}
+
+// Strips [low, low + count) of a product's rows; shared among the threads of a region, which all come here.
+static void fill(const plait::BlockProduct& p, const TileRows& rows, long low, long count) {
+    long first = low * rows.height, given = smaller(count * rows.height, p.rows - first);
+#pragma omp for schedule(static)
+    for (long r = 0; r < given; ++r) rows.limit.at[r] = limit_of(p, first + r);
+#pragma omp for schedule(static) collapse(2)
+    for (long strip = 0; strip < count; ++strip)
+        for (long g = 0; g < rows.groups; ++g) {
+            long at = rows.place(strip, g, false), over_at = rows.place(strip, g, true), row = strip * rows.height;
+            const float* x = p.x + (first + row) * p.x_stride + g * plait::GROUP;
+            bool over[16], any = false;
+            for (long r = 0; r < rows.height; ++r) {
+                over[r] = row + r < given && from_bits(largest(x + r * p.x_stride)) > rows.limit.at[row + r];
+                any = any || over[r];
+            }
+            for (long r = 0; r < rows.height; ++r) {
+                float rest[32];
+                if (row + r < given) put_row(rows, at, r, x + r * p.x_stride, over[r] ? rest : nullptr);
+                else put_nothing(rows, at, r);
+                if (over[r]) put_row(rows, over_at, r, rest, nullptr);
+                else if (any) put_nothing(rows, over_at, r);
+            }
+            rows.over.at[strip * rows.groups + g] = any;
+        }
+#pragma omp for schedule(static)
+    for (long strip = 0; strip < count; ++strip) {
+        Entry* entry = rows.entries.at + 2 * strip * rows.groups;
+        long found = 0;
+        for (long g = 0; g < rows.groups; ++g) {
+            entry[found++] = {g, rows.place(strip, g, false)};
+            if (rows.over.at[strip * rows.groups + g]) entry[found++] = {g, rows.place(strip, g, true)};
+        }
+        rows.counts.at[strip] = found;
+    }
+}
+
+}  // namespace PLAIT_LEVEL

@@ -5,11 +5,8 @@
 
 #include "blocks.hpp"
 #include "module.hpp"
+#include "pages.hpp"
 #include "prepared.hpp"
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 namespace plait {
 
@@ -72,15 +69,6 @@ std::shared_ptr<Prepared> prepared_joined(std::vector<std::shared_ptr<Prepared>>
 }
 
 long packed_bytes(int form, long out, long in) { return (out + PANEL - 1) / PANEL * panel_bytes(Form(form), in); }
-
-// Weights are read from end to end for every token: large pages spare most of the look-ups of addresses.
-void in_large_pages([[maybe_unused]] Address address, [[maybe_unused]] long bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    constexpr Address PAGE = 1 << 21;
-    Address first = (address + PAGE - 1) / PAGE * PAGE, stop = (address + Address(bytes)) / PAGE * PAGE;
-    if (first < stop) madvise(at<void>(first), stop - first, MADV_HUGEPAGE);
-#endif
-}
 
 void pack(Address rows, Address to, long out, long in, int form, long first, long step) {
     nb::gil_scoped_release released;

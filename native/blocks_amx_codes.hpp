@@ -6,9 +6,6 @@
 
 namespace PLAIT_LEVEL {
 
-// Groups of columns that are taken out at a time.
-constexpr long PIECE = 4;
-
 // Codes of a group: [pair of columns][output][2], columns 0 and 2 of four first; and for 16 outputs each A of its first
 // columns, A of its last, O.
 struct alignas(64) Piece {

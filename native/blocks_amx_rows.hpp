@@ -9,6 +9,9 @@
 
 namespace PLAIT_LEVEL {
 
+// Groups of columns that strips are read in, one strip after the other.
+constexpr long PIECE = 4;
+
 // A run of strips: for each place [high, low][row of the strip][32 columns], and for each row of a place the sum of its
 // numbers, s * sum of q. Of four columns 0, 2, 1, 3 is the order, that of the codes.
 struct TileRows {
@@ -23,14 +26,18 @@ struct TileRows {
         : height(height),
           groups(in / plait::GROUP),
           most(most),
-          halves(2 * most * groups * height * 64),
-          sums(2 * most * groups * height),
+          halves(2 * most * (groups + PIECE) * height * 64),
+          sums(2 * most * (groups + PIECE) * height),
           limit(most * height),
           entries(2 * most * groups),
           counts(most),
           over(most * groups) {}
 
-    long place(long strip, long group, bool over) const { return ((over * most + strip) * groups + group) * height; }
+    // Pieces of strips lie in the order in which they are read.
+    long place(long strip, long group, bool over) const {
+        long pieces = (groups + PIECE - 1) / PIECE, piece = over * pieces + group / PIECE;
+        return ((piece * most + strip) * PIECE + group % PIECE) * height;
+    }
     const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
 };
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "blocks.hpp"
+#include "pages.hpp"
 
 namespace plait {
 
@@ -9,75 +10,68 @@ namespace {
 
 using Byte = std::uint8_t;
 
-// Codes of one block in order of the columns, one a byte.
-template <Form F>
-void codes_of(const Byte* b, Byte* u) {
-    if constexpr (F == Form::q8_0) {
-        for (int i = 0; i < 32; ++i) u[i] = b[2 + i] ^ 0x80;
-    } else if constexpr (F == Form::q6_k) {
-        for (int half = 0; half < 2; ++half) {
-            const Byte *low = b + 64 * half, *high = b + 128 + 32 * half;
-            Byte* to = u + 128 * half;
-            for (int i = 0; i < 32; ++i) {
-                to[i] = Byte((low[i] & 15) | (high[i] << 4 & 0x30));
-                to[i + 32] = Byte((low[i + 32] & 15) | (high[i] << 2 & 0x30));
-                to[i + 64] = Byte(low[i] >> 4 | (high[i] & 0x30));
-                to[i + 96] = Byte(low[i + 32] >> 4 | (high[i] >> 2 & 0x30));
-            }
-        }
-    } else if constexpr (shape_of(F).block == 256) {
-        const Byte* low = b + (F == Form::q5_k ? 48 : 16);
-        for (int c = 0; c < 4; ++c)
-            for (int i = 0; i < 32; ++i) {
-                u[64 * c + i] = low[32 * c + i] & 15;
-                u[64 * c + 32 + i] = low[32 * c + i] >> 4;
-            }
-        if constexpr (F == Form::q5_k)
-            for (int g = 0; g < 8; ++g)
-                for (int i = 0; i < 32; ++i) u[32 * g + i] |= Byte((b[16 + i] >> g & 1) << 4);
-    } else {
-        constexpr int at = shape_of(F).block_bytes - 16;
-        for (int i = 0; i < 16; ++i) {
-            u[i] = b[at + i] & 15;
-            u[i + 16] = b[at + i] >> 4;
-        }
-        if constexpr (shape_of(F).bits == 5) {
-            std::uint32_t fifth;
-            std::memcpy(&fifth, b + at - 4, 4);
-            for (int i = 0; i < 32; ++i) u[i] |= Byte((fifth >> i & 1) << 4);
-        }
-    }
+std::uint32_t four(const Byte* p) {
+    std::uint32_t x;
+    std::memcpy(&x, p, 4);
+    return x;
 }
 
-// The codes of 32 columns of one output go to their places in a record.
+// Of a group of 32 columns the low halves of the codes: byte i holds column i's and, above it, column i + 16's.
 template <Form F>
-void place(const Byte* u, Byte* record, int output) {
+void nibbles_of(const Byte* b, int group, Byte* to) {
+    if constexpr (shape_of(F).block == 32) {
+        std::memcpy(to, b + shape_of(F).block_bytes - 16, 16);
+        return;
+    }
+    // 64 columns share 32 bytes: the first 32 of them their low halves (of Q6_K: of 128 each second 32).
+    const Byte* low = b + (F == Form::q5_k ? 48 : F == Form::q4_k ? 16 : 0);
+    low += F == Form::q6_k ? group / 4 * 64 + group % 2 * 32 : group / 2 * 32;
+    if (F == Form::q6_k ? group % 4 < 2 : group % 2 == 0)
+        for (int i = 0; i < 16; ++i) to[i] = Byte((low[i] & 15) | low[i + 16] << 4);
+    else
+        for (int i = 0; i < 16; ++i) to[i] = Byte(low[i] >> 4 | (low[i + 16] & 0xf0));
+}
+
+// Of a group of 32 columns the fifth bits of the codes: bit j of byte i is column 4 j + i's.
+template <Form F>
+std::uint32_t fifth_of(const Byte* b, int group) {
+    std::uint32_t plane = 0;
+    for (int j = 0; j < 8; ++j) {
+        if constexpr (F == Form::q5_k) {
+            plane |= (four(b + 16 + 4 * j) >> group & 0x01010101u) << j;
+        } else {
+            std::uint32_t bits = four(b + shape_of(F).block_bytes - 20) >> 4 * j & 15u;
+            plane |= (bits * 0x00204081u & 0x01010101u) << j;
+        }
+    }
+    return plane;
+}
+
+// The codes of a group of one output go to their places in a record.
+template <Form F>
+void place(const Byte* b, int group, Byte* record, int output) {
     constexpr int bits = shape_of(F).bits;
     Byte* to = record + 4 * output;
     if constexpr (bits == 8) {
-        for (int j = 0; j < 8; ++j) std::memcpy(to + 64 * j, u + 4 * j, 4);
+        for (int j = 0; j < 8; ++j) {
+            std::uint32_t codes = four(b + 2 + 4 * j) ^ 0x80808080u;
+            std::memcpy(to + 64 * j, &codes, 4);
+        }
         return;
     }
     Byte nibbles[16];
-    for (int i = 0; i < 16; ++i) nibbles[i] = Byte((u[i] & 15) | u[i + 16] << 4);
+    nibbles_of<F>(b, group, nibbles);
     for (int j = 0; j < 4; ++j) std::memcpy(to + 64 * j, nibbles + 4 * j, 4);
     if constexpr (bits == 5) {
-        std::uint32_t plane = 0;
-        for (int j = 0; j < 8; ++j) {
-            std::uint32_t four;
-            std::memcpy(&four, u + 4 * j, 4);
-            plane |= (four >> 4 & 0x01010101u) << j;
-        }
+        std::uint32_t plane = fifth_of<F>(b, group);
         std::memcpy(to + 256, &plane, 4);
     }
     if constexpr (bits == 6) {
+        const Byte* high = b + 128 + group / 4 * 32;
         for (int p = 0; p < 2; ++p) {
             std::uint32_t plane = 0;
-            for (int f = 0; f < 4; ++f) {
-                std::uint32_t four;
-                std::memcpy(&four, u + 16 * p + 4 * f, 4);
-                plane |= (four >> 4 & 0x03030303u) << 2 * f;
-            }
+            for (int f = 0; f < 4; ++f)
+                plane |= (four(high + 16 * p + 4 * f) >> 2 * (group % 4) & 0x03030303u) << 2 * f;
             std::memcpy(to + 256 + 64 * p, &plane, 4);
         }
     }
@@ -115,19 +109,18 @@ void pack(const BlockRows& r) {
     constexpr Shape shape = shape_of(F);
     constexpr int groups = shape.block / 32;
     long blocks = r.in / shape.block, row_bytes = blocks * shape.block_bytes, size = panel_bytes(F, r.in);
+    make_ready(r.rows, r.out * row_bytes);
 #pragma omp parallel for schedule(static)
     for (long p = 0; p < (r.out + PANEL - 1) / PANEL; ++p) {
         Byte* panel = r.to + (r.first + p * r.step) * size;
         Byte* side = panel + r.in / GROUP * record_bytes(F);
         long count = r.out - p * PANEL < PANEL ? r.out - p * PANEL : PANEL;
         if (count < PANEL || side_bytes(F, r.in) % 64) std::memset(panel, 0, size);
-        Byte u[shape.block];
         for (long block = 0; block < blocks; ++block)
             for (int output = 0; output < count; ++output) {
                 const Byte* b = r.rows + (p * PANEL + output) * row_bytes + block * shape.block_bytes;
-                codes_of<F>(b, u);
                 for (int g = 0; g < groups; ++g)
-                    place<F>(u + 32 * g, panel + (block * groups + g) * record_bytes(F), output);
+                    place<F>(b, g, panel + (block * groups + g) * record_bytes(F), output);
                 place_scales<F>(b, side, block, output);
             }
     }

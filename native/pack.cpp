@@ -3,29 +3,13 @@
 
 #include <cstring>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "pages.hpp"
 
 namespace plait {
 
 namespace {
 
 constexpr long SIDE = 16;
-
-// Large pages: fewer of them are asked for while packing and looked up while reading.
-void prepare(void* memory, long bytes) {
-#if defined(__linux__)
-    constexpr std::uintptr_t PAGE = 1 << 21;
-    std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(memory) + PAGE - 1) & ~(PAGE - 1);
-    std::uintptr_t stop = (reinterpret_cast<std::uintptr_t>(memory) + std::uintptr_t(bytes)) & ~(PAGE - 1);
-    // Advice: where it is refused, pages stay small.
-    if (stop > first) (void)madvise(reinterpret_cast<void*>(first), stop - first, MADV_HUGEPAGE);
-#else
-    (void)memory;
-    (void)bytes;
-#endif
-}
 
 struct Square {
     std::uint32_t words[SIDE][SIDE];
@@ -61,7 +45,8 @@ void pack(std::uintptr_t weight, std::uintptr_t packed, long out, long in, long 
     const auto* w = reinterpret_cast<const unsigned char*>(weight);
     auto* to = reinterpret_cast<std::uint32_t*>(packed);
     long panels = (out + SIDE - 1) / SIDE, row = in * bytes;
-    prepare(to, panels * words * SIDE * 4);
+    in_large_pages(packed, panels * words * SIDE * 4);
+    make_ready(w, out * row);
 #pragma omp parallel for schedule(static)
     for (long p = 0; p < panels; ++p) {
         long rows = out - p * SIDE < SIDE ? out - p * SIDE : SIDE;

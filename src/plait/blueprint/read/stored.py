@@ -70,12 +70,22 @@ class Strings(Sequence[str]):
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(self._count)))
         i = range(self._count)[index]
-        return self._text(i, self._starts[i])[0]
+        at = self._starts[i]
+        try:
+            return self._data[at + 8 : at + 8 + _U64.unpack_from(self._data, at)[0]].decode()
+        except UnicodeDecodeError:
+            raise self._fault(i) from None
 
     def __iter__(self) -> Iterator[str]:
-        at = 0
+        # Vocabularies are long, so nothing is called for a string but its decoding.
+        at, data, unpack = 0, self._data, _U64.unpack_from
         for i in range(self._count):
-            text, at = self._text(i, at)
+            start = at + 8
+            at = start + unpack(data, at)[0]
+            try:
+                text = data[start:at].decode()
+            except UnicodeDecodeError:
+                raise self._fault(i) from None
             yield text
 
     def __eq__(self, other: object) -> bool:
@@ -89,12 +99,8 @@ class Strings(Sequence[str]):
     def __repr__(self) -> str:
         return f"Strings({self._key!r}, {self._count} strings)"
 
-    def _text(self, i: int, at: int) -> tuple[str, int]:
-        end = at + 8 + _U64.unpack_from(self._data, at)[0]
-        try:
-            return self._data[at + 8 : end].decode(), end
-        except UnicodeDecodeError:
-            raise FileFormatError(fault(f"key {self._key!r}: string {i} is not UTF-8", file=self._file)) from None
+    def _fault(self, i: int) -> FileFormatError:
+        return FileFormatError(fault(f"key {self._key!r}: string {i} is not UTF-8", file=self._file))
 
 
 def file_size(path: Path) -> int:

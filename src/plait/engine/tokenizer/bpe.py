@@ -1,19 +1,27 @@
-"""Byte-level BPE from a GGUF (`tokenizer.ggml.model` = "gpt2"), as a tokenizer.json document."""
+"""Byte-level BPE from a GGUF (`tokenizer.ggml.model` = "gpt2"), run by the `tokenizers` library."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
-from plait.engine.tokenizer.hub import HubTokenizer, Rules, added_token, build
-from plait.engine.tokenizer.keys import Keys, Kind, Vocabulary, read_vocabulary
+from tokenizers.models import BPE
+
+from plait.engine.tokenizer.backend import Library, byte_pairs
+from plait.engine.tokenizer.base import Facts
+from plait.engine.tokenizer.keys import Keys, Kind, read_vocabulary
+from plait.engine.tokenizer.literal import LiteralTokenizer
+from plait.engine.tokenizer.markers import markers
 from plait.engine.tokenizer.pretokenizers import PRETOKENIZERS, Pretokenizer
+from plait.engine.tokenizer.spelling import Spelling
+from plait.errors import TokenizerError
 
 __all__ = ["byte_level_from_gguf"]
 
 _PRE = "pre"
 
 
-def byte_level_from_gguf(keys: Keys) -> HubTokenizer:
+def byte_level_from_gguf(keys: Keys) -> LiteralTokenizer:
     """The tokenizer that the keys describe. Raises TokenizerError naming file and key."""
     name = keys.text(_PRE)
     cut = PRETOKENIZERS.get(name) if name is not None else None
@@ -25,45 +33,40 @@ def byte_level_from_gguf(keys: Keys) -> HubTokenizer:
     if Kind.BYTE in vocabulary.kinds:
         raise keys.error("token_type", "no byte tokens in a byte-level vocabulary", vocabulary.kinds.index(Kind.BYTE))
     default, templates = keys.templates()
-    special = vocabulary.of(Kind.CONTROL, Kind.UNKNOWN) | vocabulary.ends()
-    rules = Rules(
+    user = vocabulary.of(Kind.USER)
+    ends = {vocabulary.bos, *vocabulary.eos}
+    # Unused tokens are among them: padding must not be spelled by text any more than a control token.
+    hidden = vocabulary.of(Kind.CONTROL, Kind.UNKNOWN, Kind.UNUSED) | vocabulary.ends()
+    marks = markers(user.keys() - hidden.keys(), templates)
+    hidden |= {text: token for text, token in user.items() if text in marks or token in ends}
+    facts = Facts(
+        vocabulary=len(vocabulary.tokens),
         bos=vocabulary.bos,
         start=vocabulary.start,
         eos=vocabulary.eos,
         adds_eos=vocabulary.adds_eos,
-        special=tuple(special),
-        template=default,
-        templates=templates,
+        control=frozenset(hidden.values()),
+        chat_template=default,
+        first_space=False,
     )
-    return build(_document(keys, vocabulary, cut, special), rules, keys.header.path)
+    model = _model(keys, vocabulary.ids, hidden, whole_words=cut.whole_words)
+    return LiteralTokenizer(
+        facts,
+        words=Library(_around(cut), keys.header.path, model),
+        control=hidden,
+        user={text: token for text, token in user.items() if text not in hidden},
+        spelling=Spelling(byte_level=True),
+    )
 
 
-def _document(keys: Keys, vocabulary: Vocabulary, cut: Pretokenizer, special: dict[str, int]) -> dict[str, Any]:
-    # Unused tokens are added ones too: their spelling is literal, not in the byte alphabet, and padding
-    # must not be spelled by text any more than a control token.
-    special = special | vocabulary.of(Kind.UNUSED)
-    literal = vocabulary.of(Kind.USER)
-    added = [added_token(text, token, special=False) for text, token in literal.items() if text not in special]
-    added += [added_token(text, token, special=True) for text, token in special.items()]
+def _around(cut: Pretokenizer) -> dict[str, Any]:
+    """The tokenizer.json of a tokenizer without a single token."""
     return {
         "version": "1.0",
-        "added_tokens": sorted(added, key=lambda entry: entry["id"]),
+        "added_tokens": [],
         "normalizer": {"type": "NFC"} if cut.composes else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _cuts(cut)},
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": cut.whole_words,
-            "vocab": dict(vocabulary.ids),
-            "merges": _merges(keys, vocabulary),
-        },
+        "model": {"type": "BPE", "vocab": {}, "merges": []},
     }
 
 
@@ -76,15 +79,37 @@ def _cuts(cut: Pretokenizer) -> list[dict[str, Any]]:
     return [*splits, bytes_]
 
 
-def _merges(keys: Keys, vocabulary: Vocabulary) -> list[list[str]]:
-    raw = keys.items("merges")
+def _model(keys: Keys, ids: Mapping[str, int], hidden: Mapping[str, int], *, whole_words: bool) -> BPE:
+    """The model of all tokens, with `hidden` ones where no word of the byte alphabet can be spelled."""
+    names = dict(ids)
+    for text, token in hidden.items():
+        del names[text]
+        name = "\0" + text
+        while name in ids or name in names:
+            name = "\0" + name
+        names[name] = token
+    raw = cast("Iterable[str] | None", keys.array("merges"))
     if raw is None:
         raise keys.error("merges", "an array of strings", "nothing")
-    merges: list[list[str]] = []
-    ids = vocabulary.ids
+    file = keys.header.path
+    try:
+        pairs = cast("list[tuple[str, str]]", [tuple(merge.split(" ")) for merge in raw])
+        return byte_pairs(names, pairs, file, whole_words=whole_words)
+    except (AttributeError, TokenizerError):
+        # Either a merge is wrong, which the library does not say as exactly, or it is one of hidden tokens.
+        return byte_pairs(names, _checked(keys, raw, ids, hidden), file, whole_words=whole_words)
+
+
+def _checked(
+    keys: Keys, raw: Iterable[object], ids: Mapping[str, int], hidden: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """The merges, each two tokens that make a third, without those that make or use hidden tokens."""
+    merges: list[tuple[str, str]] = []
     for place, merge in enumerate(raw):
-        parts = merge.split(" ") if isinstance(merge, str) else []
-        if len(parts) != 2 or not (parts[0] in ids and parts[1] in ids and parts[0] + parts[1] in ids):
+        left, space, right = merge.partition(" ") if isinstance(merge, str) else ("", "", "")
+        touched = left, right, left + right
+        if not space or " " in right or not all(token in ids for token in touched):
             raise keys.error("merges", f"two tokens that make a third at {place}", merge)
-        merges.append(parts)
+        if not any(token in hidden for token in touched):
+            merges.append((left, right))
     return merges

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
 from plait.errors import TokenizerError, fault
 
@@ -59,12 +59,18 @@ class Keys:
         return value
 
     def items(self, key: str) -> Sequence[object] | None:
+        """The elements of an array, decoded."""
+        found = self.array(key)
+        return None if found is None else list(found)
+
+    def array(self, key: str) -> Iterable[object] | None:
+        """An array as the header holds it: each pass over a long one decodes it again."""
         value = self.header.metadata.get(_name(key))
         if value is None:
             return None
         if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
             raise self.error(key, "an array", value)
-        return list(value)
+        return cast("Iterable[object]", value)
 
     def error(self, key: str, expected: object, found: object, advice: str | None = None) -> TokenizerError:
         """A TokenizerError about one key."""
@@ -111,6 +117,8 @@ class Vocabulary:
     def of(self, *kinds: Kind) -> dict[str, int]:
         """Spelling and id of all tokens of these kinds."""
         wanted = frozenset(map(int, kinds))
+        if wanted.isdisjoint(self.kinds):
+            return {}
         return {self.tokens[token]: token for token, kind in enumerate(self.kinds) if kind in wanted}
 
     def ends(self) -> dict[str, int]:
@@ -128,10 +136,10 @@ def read_vocabulary(keys: Keys, *, adds_bos: bool) -> Vocabulary:
     raw = keys.items("tokens")
     if not raw:
         raise keys.error("tokens", "an array of strings", "nothing" if raw is None else "an empty one")
-    tokens = [text for text in raw if isinstance(text, str) and text]
-    if len(tokens) != len(raw):
+    if not all(raw) or set(map(type, raw)) != {str}:
         place = next(place for place, text in enumerate(raw) if not isinstance(text, str) or not text)
         raise keys.error("tokens", f"a string of at least one character at {place}", raw[place])
+    tokens = cast("Sequence[str]", raw)
     ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) != len(tokens):
         place = next(place for place, text in enumerate(tokens) if ids[text] != place)
@@ -159,22 +167,20 @@ def read_scores(keys: Keys, count: int) -> Sequence[float]:
     raw = keys.items("scores")
     if raw is None or len(raw) != count:
         raise keys.error("scores", f"{count} numbers, one for each token", "nothing" if raw is None else len(raw))
-    scores = [score for score in raw if isinstance(score, float) and math.isfinite(score)]
-    if len(scores) != count:
+    if set(map(type, raw)) != {float} or not all(map(math.isfinite, cast("Sequence[float]", raw))):
         place = next(i for i, score in enumerate(raw) if not isinstance(score, float) or not math.isfinite(score))
         raise keys.error("scores", f"a finite number at {place}", raw[place])
-    return scores
+    return cast("Sequence[float]", raw)
 
 
 def _kinds(keys: Keys, count: int) -> Sequence[int]:
     raw = keys.items("token_type")
     if raw is None or len(raw) != count:
         raise keys.error("token_type", f"{count} numbers, one for each token", "nothing" if raw is None else len(raw))
-    kinds = [kind for kind in raw if isinstance(kind, int) and Kind.NORMAL <= kind <= Kind.BYTE]
-    if len(kinds) != count:
+    if not set(map(type, raw)) <= {int, bool} or not set(raw) <= frozenset(Kind):
         place = next(i for i, kind in enumerate(raw) if not isinstance(kind, int) or not 1 <= kind <= 6)
         raise keys.error("token_type", f"1 to 6 at {place}", raw[place])
-    return kinds
+    return cast("Sequence[int]", raw)
 
 
 def _name(key: str) -> str:

@@ -95,7 +95,7 @@ static void tile_keys(const char* rows, const char* next, long bytes, long dim, 
         for (long first = 0; first < BLOCK; first += 16, to += TILE) {
             __m512i v[16];
             for (long j = 0; j < 16; ++j) {
-                __builtin_prefetch(next + (first + j) * bytes + at * (CODED ? 1 : 2));
+                __builtin_prefetch(next + (first + j) * bytes + at * (CODED ? 1 : 2), 0, 2);
                 v[j] = elements<CODED>(rows + (first + j) * bytes, at, dim);
             }
             transpose(v);
@@ -116,8 +116,8 @@ static void tile_values(const char* rows, const char* next, long bytes, long dim
     for (long j = 0; j < BLOCK; j += 2) {
         Half* at = to + j / STEP * across * TILE + j % STEP / 2 * STEP;
         for (long d = 0; d < dim; d += STEP, at += 2 * TILE) {
-            __builtin_prefetch(next + j * bytes + d * (CODED ? 1 : 2));
-            __builtin_prefetch(next + (j + 1) * bytes + d * (CODED ? 1 : 2));
+            __builtin_prefetch(next + j * bytes + d * (CODED ? 1 : 2), 0, 2);
+            __builtin_prefetch(next + (j + 1) * bytes + d * (CODED ? 1 : 2), 0, 2);
             __m512i a = elements<CODED>(rows + j * bytes, d, dim), b = elements<CODED>(rows + (j + 1) * bytes, d, dim);
             _mm512_storeu_si512(at, _mm512_permutex2var_epi16(a, low, b));
             _mm512_storeu_si512(at + TILE, _mm512_permutex2var_epi16(a, high, b));

@@ -20,17 +20,25 @@ static void turn_queries(Half* tiles, long count) {
 
 // Adds to tiles 0 to 3, of 16 keys each, the products of one step of their rows with the three planes of the queries.
 PLAIT_INLINE void meet_few(const Half* k, long stride, const Half* x) {
-    for (int p = 0; p < QUERY_PLANES; ++p) {
-        _tile_loadd(4, x + p * TILE, 64);
-        _tile_loadd(5, k, stride * 2);
-        _tile_dpbf16ps(0, 5, 4);
-        _tile_loadd(6, k + 16 * stride, stride * 2);
-        _tile_dpbf16ps(1, 6, 4);
-        _tile_loadd(7, k + 32 * stride, stride * 2);
-        _tile_dpbf16ps(2, 7, 4);
-        _tile_loadd(5, k + 48 * stride, stride * 2);
-        _tile_dpbf16ps(3, 5, 4);
-    }
+    _tile_loadd(4, x, 64);
+    _tile_loadd(5, x + TILE, 64);
+    _tile_loadd(6, x + 2 * TILE, 64);
+    _tile_loadd(7, k, stride * 2);
+    _tile_dpbf16ps(0, 7, 4);
+    _tile_dpbf16ps(0, 7, 5);
+    _tile_dpbf16ps(0, 7, 6);
+    _tile_loadd(7, k + 16 * stride, stride * 2);
+    _tile_dpbf16ps(1, 7, 4);
+    _tile_dpbf16ps(1, 7, 5);
+    _tile_dpbf16ps(1, 7, 6);
+    _tile_loadd(7, k + 32 * stride, stride * 2);
+    _tile_dpbf16ps(2, 7, 4);
+    _tile_dpbf16ps(2, 7, 5);
+    _tile_dpbf16ps(2, 7, 6);
+    _tile_loadd(7, k + 48 * stride, stride * 2);
+    _tile_dpbf16ps(3, 7, 4);
+    _tile_dpbf16ps(3, 7, 5);
+    _tile_dpbf16ps(3, 7, 6);
 }
 
 PLAIT_INLINE void clear_four() {
@@ -75,7 +83,7 @@ static void score_few(const Rows& rows, long block, const Half* q, Half* room, f
         const Half* k = plain_keys<CODED>(from, bytes, part.dim, room);
         for (long d = 0, ahead = 0; d < width; d += STEP, q += QUERY_PLANES * TILE) {
             long share = ceil_to(BLOCK * bytes / (width / STEP), 64);
-            for (long i = 0; i < share; i += 64, ahead += 64) __builtin_prefetch(later + ahead);
+            for (long i = 0; i < share; i += 64, ahead += 64) __builtin_prefetch(later + ahead, 0, 2);
             if (CODED) clear_four();
             written();
             meet_few(k + d, width, q);

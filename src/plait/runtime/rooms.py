@@ -1,7 +1,13 @@
-"""Memory for weights that are laid out anew."""
+"""Memory on large pages: for weights that are laid out anew, and for slabs.
+
+What is read from end to end for every token is read faster from large pages: most look-ups of addresses are spared.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 import torch
@@ -9,19 +15,19 @@ from torch import Tensor
 
 from plait.runtime.kernels import native
 
-__all__ = ["Rooms"]
+__all__ = ["Lot", "Lots", "Rooms", "on_large_pages"]
 
-# Weights begin where a line of the cache does, areas where a large page does.
+# Rooms begin where a line of the cache does, areas where a large page does.
 _LINE: Final = 64
 _PAGE: Final = 2**21
 _AREA: Final = 2**26
+_SHARED: Final = 2**24
 
 
 class Rooms:
-    """Rooms in few large areas, which lie on large pages where the system has them.
+    """Rooms of any size in few large areas, for as long as something reads there.
 
-    All weights are read from end to end for every token: large pages spare most of the look-ups of addresses, and a
-    weight alone would have its ends on small ones. A page that no room touches takes no memory.
+    A weight alone would have its ends on small pages. A page that no room touches takes no memory.
     """
 
     def __init__(self) -> None:
@@ -33,17 +39,84 @@ class Rooms:
         place = next((at for at, left in enumerate(self._left) if left.numel() >= needed), None)
         if place is None:
             place = len(self._left)
-            self._left.append(_area(max(_AREA, -(-needed // _PAGE) * _PAGE)))
+            self._left.append(_area(max(_AREA, needed)))
         left = self._left[place]
         self._left[place] = left[needed:]
         return left[:nbytes]
 
 
-def _area(size: int) -> Tensor:
-    held = torch.empty(size + _PAGE, dtype=torch.uint8)
-    area = held[-held.data_ptr() % _PAGE :][:size]
-    if native() is not None:
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """One of the `Lots`: its bytes, uint8, with whatever was there before."""
+
+    area: int
+    index: int
+    data: Tensor
+
+
+class Lots:
+    """Lots of one size, many to an area; an area is let go with the last of its lots. Any thread may call.
+
+    size  bytes of a lot
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._step = -(-size // _LINE) * _LINE
+        self._each = max(1, _SHARED // self._step)
+        self._areas: dict[int, Tensor] = {}
+        self._free: dict[int, list[int]] = {}
+        self._made = 0
+        self._lock = Lock()
+        # What was given back and is not sorted in yet: giving back must not wait, it may happen within `take`.
+        self._given: deque[tuple[int, int]] = deque()
+
+    @property
+    def areas(self) -> int:
+        """Areas that are held, each for one lot in use at least."""
+        with self._lock:
+            self._sort_in()
+            return len(self._areas)
+
+    def take(self) -> Lot:
+        """A lot nobody has, in the oldest area that has one: so the younger ones empty."""
+        with self._lock:
+            self._sort_in()
+            area = next((area for area, free in self._free.items() if free), None)
+            if area is None:
+                area, self._made = self._made, self._made + 1
+                self._areas[area] = _area(self._each * self._step)
+                self._free[area] = list(reversed(range(self._each)))
+            index = self._free[area].pop()
+            return Lot(area, index, self._areas[area][index * self._step :][: self.size])
+
+    def give(self, lot: Lot) -> None:
+        """Nobody reads or writes there any more."""
+        self._given.append((lot.area, lot.index))
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sort_in()
+            finally:
+                self._lock.release()
+
+    def _sort_in(self) -> None:
+        while self._given:
+            area, index = self._given.popleft()
+            self._free[area].append(index)
+            if len(self._free[area]) == self._each:
+                del self._areas[area], self._free[area]
+
+
+def on_large_pages(data: Tensor) -> Tensor:
+    """The tensor; the system is asked for large pages where it holds whole ones that were not touched yet."""
+    if data.device.type == "cpu" and data.numel() * data.element_size() >= 2 * _PAGE and native() is not None:
         from plait.runtime._native import in_large_pages
 
-        in_large_pages(area.data_ptr(), size)
-    return area
+        in_large_pages(data.data_ptr(), data.numel() * data.element_size())
+    return data
+
+
+def _area(size: int) -> Tensor:
+    whole = -(-size // _PAGE) * _PAGE
+    held = torch.empty(whole + _PAGE, dtype=torch.uint8)
+    return on_large_pages(held[-held.data_ptr() % _PAGE :][:whole])

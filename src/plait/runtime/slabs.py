@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -17,9 +18,13 @@ from torch import Tensor
 from plait.blueprint.spec import Blueprint
 from plait.blueprint.state import SLAB, Category, LayerLaw, Part, Rows, WindowRows, laws, row_classes, slab_span
 from plait.runtime.ops.codes import stored_width
+from plait.runtime.rooms import Lot, Lots
 from plait.runtime.values import BASES, value_classes
 
 __all__ = ["Place", "Slab", "SlabClass", "SlabPool", "SlabRun"]
+
+# Slabs of so many bytes share areas of large pages.
+_LARGE: Final = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +79,25 @@ class Slab:
     `address` is where it lies in memory.
     """
 
-    __slots__ = ("_class", "_pool", "_views", "address", "data", "holders")
+    __slots__ = ("_class", "_lot", "_pool", "_views", "address", "data", "holders")
 
     def __init__(self, pool: SlabPool, slab_class: SlabClass) -> None:
         self._pool = pool
         self._class = slab_class
         self.holders = 1
-        self.data = torch.zeros(slab_class.elements, dtype=pool.dtype, device=pool.device)
+        self._lot = pool.lot(slab_class)
+        if self._lot is None:
+            self.data = torch.zeros(slab_class.elements, dtype=pool.dtype, device=pool.device)
+        else:
+            self.data = self._lot.data.view(pool.dtype).zero_()
         self.address = self.data.data_ptr()
         self._views: dict[int, tuple[Tensor, ...]] | None = None
         pool.count(slab_class.category, self.nbytes)
+
+    def __del__(self) -> None:
+        # Not when the last holder lets go of it: a call that runs may still read there.
+        if self._lot is not None:
+            self._pool.lots[self._class.index].give(self._lot)
 
     @property
     def views(self) -> dict[int, tuple[Tensor, ...]]:
@@ -143,6 +157,8 @@ class SlabPool:
         # Values carry every token's rounding on to all later ones: float64 runs keep them as float64.
         self.value_dtype = torch.float64 if dtype == torch.float64 else torch.float32
         self.device = device
+        sizes = {c.index: c.elements * dtype.itemsize for c in self.classes} if device.type == "cpu" else {}
+        self.lots = {index: Lots(size) for index, size in sizes.items() if size >= _LARGE}
         self._held: Counter[Category] = Counter()
         # Sessions may run in several threads.
         self.counting = Lock()
@@ -159,6 +175,11 @@ class SlabPool:
     def value_of(self, category: Category) -> int:
         """Which of `values` holds a category. KeyError: the model has no such values."""
         return {c.category: i for i, c in enumerate(self.values)}[category]
+
+    def lot(self, slab_class: SlabClass) -> Lot | None:
+        """Where a new slab lies; None: by itself, since it is small or on another device."""
+        lots = self.lots.get(slab_class.index)
+        return None if lots is None else lots.take()
 
     def count(self, category: Category, nbytes: int) -> None:
         """Bytes of a category are held, or, where negative, no longer."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from plait.blueprint.state import Category, LayerLaw, Snapshot
+from plait.runtime.rooms import on_large_pages
 
 if TYPE_CHECKING:
     from plait.runtime.slabs import SlabPool
@@ -68,7 +69,7 @@ class Value:
         self.position = position
         self.holders = 1
         if data is None:
-            data = torch.empty(value_class.elements, dtype=pool.value_dtype, device=pool.device)
+            data = on_large_pages(torch.empty(value_class.elements, dtype=pool.value_dtype, device=pool.device))
         self.data = data
         self.address = data.data_ptr()
         self._views: dict[int, tuple[Tensor, ...]] | None = None

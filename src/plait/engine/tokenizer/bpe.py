@@ -49,11 +49,13 @@ def byte_level_from_gguf(keys: Keys) -> LiteralTokenizer:
         chat_template=default,
         first_space=False,
     )
-    model = _model(keys, vocabulary.ids, hidden, whole_words=cut.whole_words)
+    prefix = _prefix(vocabulary.ids, hidden)
+    model = _model(keys, vocabulary.ids, hidden, prefix, whole_words=cut.whole_words)
     return LiteralTokenizer(
         facts,
         words=Library(_around(cut), keys.header.path, model),
         control=hidden,
+        prefix=prefix,
         user={text: token for text, token in user.items() if text not in hidden},
         spelling=Spelling(byte_level=True),
     )
@@ -79,15 +81,19 @@ def _cuts(cut: Pretokenizer) -> list[dict[str, Any]]:
     return [*splits, bytes_]
 
 
-def _model(keys: Keys, ids: Mapping[str, int], hidden: Mapping[str, int], *, whole_words: bool) -> BPE:
-    """The model of all tokens, with `hidden` ones where no word of the byte alphabet can be spelled."""
-    names = dict(ids)
-    for text, token in hidden.items():
-        del names[text]
-        name = "\0" + text
-        while name in ids or name in names:
-            name = "\0" + name
-        names[name] = token
+def _prefix(ids: Mapping[str, int], hidden: Mapping[str, int]) -> str:
+    """What makes names of `hidden` tokens that no other token has and no word: those are of the byte alphabet."""
+    prefix = "\0"
+    while any(prefix + text in ids for text in hidden):
+        prefix += "\0"
+    return prefix
+
+
+def _model(
+    keys: Keys, ids: Mapping[str, int], hidden: Mapping[str, int], prefix: str, *, whole_words: bool
+) -> BPE:
+    """The model of all tokens, with `hidden` ones under names that begin with `prefix`."""
+    names = {prefix + text if text in hidden else text: token for text, token in ids.items()}
     raw = cast("Iterable[str] | None", keys.array("merges"))
     if raw is None:
         raise keys.error("merges", "an array of strings", "nothing")

@@ -19,19 +19,27 @@ class LiteralTokenizer(Tokenizer):
     it. No text makes the library yield a control token: that is for whoever builds it to see to.
     """
 
-    __slots__ = ("_added", "_for_markup", "_for_plain", "_spelling", "_words")
+    __slots__ = ("_for_markup", "_for_plain", "_prefix", "_spelling", "_user", "_words")
 
     def __init__(
-        self, facts: Facts, *, words: Library, control: Mapping[str, int], user: Mapping[str, int], spelling: Spelling
+        self,
+        facts: Facts,
+        *,
+        words: Library,
+        control: Mapping[str, int],
+        prefix: str,
+        user: Mapping[str, int],
+        spelling: Spelling,
     ) -> None:
-        """`control` and `user`: spelling and id of tokens, none in both; all other tokens are those of `words`."""
+        """`control` and `user`: spelling and id of tokens, none in both; `words` knows the ids of all tokens, those
+        of `control` by names that begin with `prefix`."""
         super().__init__(facts)
-        every = {**control, **user}
         self._words = words
-        self._for_markup = Matcher(every)
+        self._for_markup = Matcher({**control, **user} if user else control)
         self._for_plain = Matcher(user)
+        self._prefix = prefix
         self._spelling = spelling
-        self._added = {token: text for text, token in every.items()}
+        self._user = frozenset(user.values())
 
     def _plain(self, text: str) -> list[int]:
         return self._cut(self._for_plain, text)
@@ -49,7 +57,9 @@ class LiteralTokenizer(Tokenizer):
         return ids
 
     def _bytes(self, token: int) -> bytes:
-        if token in self._added:
-            return self._spelling.spell(self._added[token], added=True)
         text = self._words.text_of(token)
-        return b"" if text is None else self._spelling.spell(text, added=False)
+        if text is None:
+            return b""
+        if token in self.facts.control:
+            return self._spelling.spell(text.removeprefix(self._prefix), added=True)
+        return self._spelling.spell(text, added=token in self._user)

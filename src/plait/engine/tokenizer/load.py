@@ -67,7 +67,7 @@ def _sentencepiece(keys: Keys) -> SentencePieceTokenizer:
     if keys.items("precompiled_charsmap"):
         raise keys.error("precompiled_charsmap", "none", "one", "this normalisation is not supported")
     vocabulary = read_vocabulary(keys, adds_bos=True)
-    tokens, kinds = vocabulary.tokens, vocabulary.kinds
+    tokens = vocabulary.tokens
     prefix = keys.flag("add_space_prefix")
     default, templates = keys.templates()
     user = vocabulary.of(Kind.USER)
@@ -79,16 +79,10 @@ def _sentencepiece(keys: Keys) -> SentencePieceTokenizer:
     never = frozenset(control.values())
     fixed = {text.replace(" ", SPACE): token for text, token in user.items() if token not in never}
     # What merging may yield: all but control, unknown and byte tokens. User-defined ones are matched escaped.
-    ids = {
-        text: token
-        for token, (text, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if (kind == Kind.NORMAL or kind == Kind.UNUSED) and token not in never
-    }
-    spelled = [text.replace(SPACE, " ").encode() for text in tokens]
-    for byte, token in bytes_.items():
-        spelled[token] = bytes((byte,)) if byte is not None else b""
-    for text, token in control.items():
-        spelled[token] = text.encode()
+    ids = dict(vocabulary.ids)
+    for text in control.keys() | vocabulary.of(Kind.USER, Kind.BYTE, Kind.UNKNOWN).keys():
+        del ids[text]
+    ids |= fixed
     unknown = vocabulary.unknown if vocabulary.unknown not in never else None
     return SentencePieceTokenizer(
         Facts(
@@ -102,13 +96,13 @@ def _sentencepiece(keys: Keys) -> SentencePieceTokenizer:
             first_space=True if prefix is None else prefix,
         ),
         merger=PieceMerger(
-            ids | fixed,
+            ids,
             read_scores(keys, len(tokens)),
             fixed,
             frozenset(vocabulary.of(Kind.UNUSED).values()),
         ),
         control=control | vocabulary.of(Kind.UNKNOWN),
-        spelled=spelled,
+        tokens=tokens,
         fallback=[bytes_[byte] for byte in range(256)] if bytes_ else [],
         unknown=unknown,
     )

@@ -18,11 +18,11 @@ class Matcher:
     __slots__ = ("_first", "_ids", "_lengths")
 
     def __init__(self, ids: Mapping[str, int]) -> None:
-        """`ids`: what to look for (none empty), and the id to report for it."""
+        """`ids`: what to look for (none empty), and the id to report for it. It is kept, and must not change."""
         lengths: dict[str, set[int]] = {}
-        for text in ids:
-            lengths.setdefault(text[0], set()).add(len(text))
-        self._ids = dict(ids)
+        for first, length in {(text[0], len(text)) for text in ids}:
+            lengths.setdefault(first, set()).add(length)
+        self._ids = ids
         self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
         self._first = re.compile("[" + "".join(map(re.escape, lengths)) + "]") if lengths else None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from operator import neg
 
 from plait.engine.tokenizer.base import Facts, Tokenizer
 from plait.engine.tokenizer.matcher import Matcher
@@ -28,7 +30,7 @@ class PieceMerger:
     ) -> None:
         """`ids`: every piece that merging may yield (`fixed` ones included); `scores` by id."""
         self._ids = ids
-        self._rank = [-score for score in scores]
+        self._rank = array("d", map(neg, scores))
         self._fixed = Matcher(fixed)
         self._unused = unused
 
@@ -122,7 +124,7 @@ class PieceMerger:
 class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece BPE vocabulary as GGUF files hold it (`tokenizer.ggml.model` = "llama")."""
 
-    __slots__ = ("_control", "_fallback", "_merger", "_spelled", "_unknown")
+    __slots__ = ("_byte_of", "_control", "_fallback", "_merger", "_tokens", "_unknown")
 
     def __init__(
         self,
@@ -130,17 +132,18 @@ class SentencePieceTokenizer(Tokenizer):
         *,
         merger: PieceMerger,
         control: Mapping[str, int],
-        spelled: Sequence[bytes],
+        tokens: Sequence[str],
         fallback: Sequence[int],
         unknown: int | None,
     ) -> None:
-        """`control`: spellings that markup turns into ids; `spelled`: the bytes of each id; `fallback`: the
+        """`control`: spellings that markup turns into ids; `tokens`: the vocabulary by id; `fallback`: the
         256 ids of single bytes, or none; `unknown`: the id for what cannot be spelled otherwise."""
         super().__init__(facts)
         self._merger = merger
         self._control = Matcher(control)
-        self._spelled = spelled
+        self._tokens = tokens
         self._fallback = fallback
+        self._byte_of = {token: byte for byte, token in enumerate(fallback)}
         self._unknown = unknown
 
     def _plain(self, text: str) -> list[int]:
@@ -179,4 +182,10 @@ class SentencePieceTokenizer(Tokenizer):
         return self._unknown
 
     def _bytes(self, token: int) -> bytes:
-        return self._spelled[token] if token < len(self._spelled) else b""
+        if token >= len(self._tokens):
+            return b""
+        text = self._tokens[token]
+        if token in self.facts.control:
+            return text.encode()
+        byte = self._byte_of.get(token)
+        return text.replace(SPACE, " ").encode() if byte is None else bytes((byte,))

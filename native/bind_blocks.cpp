@@ -75,12 +75,18 @@ void pack(Address rows, Address to, long out, long in, int form, long first, lon
     pack_blocks({at<const std::uint8_t>(rows), at<std::uint8_t>(to), out, in, first, step, Form(form)});
 }
 
+void unpack(Address blocks, long count, int form, Address to) {
+    nb::gil_scoped_release released;
+    unpack_blocks(at<const std::uint8_t>(blocks), count, Form(form), at<float>(to));
+}
+
 }  // namespace
 
 void bind_blocks(nb::module_& m, Bound& native) {
     m.def("packed_bytes", &packed_bytes);
     m.def("in_large_pages", &in_large_pages);
     m.def("pack_blocks", &pack);
+    m.def("unpack_blocks", &unpack);
     m.def("prepared_joined", &prepared_joined);
     native.def("prepared_blocks", &prepared_blocks);
 }

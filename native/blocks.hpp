@@ -94,7 +94,9 @@ void blocks_avx512(const BlockProduct&);
 void blocks_avx512vnni(const BlockProduct&);
 void blocks_amx(const BlockProduct&);
 
-// Exact whatever it is compiled for.
+// Exact whatever they are compiled for.
 void pack_blocks(const BlockRows&);
+// `count` blocks of a file, one after the other, to floats.
+void unpack_blocks(const std::uint8_t* blocks, long count, Form form, float* to);
 
 }  // namespace plait

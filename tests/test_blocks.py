@@ -13,6 +13,8 @@ from torch import Tensor
 from plait.dtypes import BY_NAME
 from plait.errors import UnsupportedError, WeightsError
 from plait.runtime.blocks import DENSE, pack, packable, unpack, unpackable
+from plait.runtime.kernels import BLOCK_FORMATS
+from plait.runtime.packed import Packed
 
 HALVES = {
     "q4_0": (0,),
@@ -215,3 +217,18 @@ def test_values_that_a_format_cannot_hold_are_refused(name: str, value: float) -
 def test_f64_holds_what_f32_cannot() -> None:
     x = torch.tensor([1e300, -0.1], dtype=torch.float64)
     assert torch.equal(pack(BY_NAME["f64"], x).view(torch.float64), x)
+
+
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_kernels_unpack_bit_for_bit_what_the_reference_does(name, data):
+    """Arbitrary bytes: every code, scales that are tiny, infinite and none."""
+    form, count = BY_NAME[name], data.draw(st.integers(1, 9))
+    raw = data.draw(st.binary(min_size=count * form.block_bytes, max_size=count * form.block_bytes))
+    rows = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(1, -1)
+    expected = unpack(form, rows)
+    found = Packed(form, rows, tuple(expected.shape)).expand(torch.float32)
+    none = expected.isnan()
+    assert torch.equal(found.isnan(), none)
+    assert torch.equal(found[~none].view(torch.int32), expected[~none].view(torch.int32))

@@ -149,6 +149,9 @@ class Sampler:
         out of range; for counts that are negative or of a token outside the vocabulary.
         """
         row = NativeRow.of(logits)
+        if row is not None and self.sampling.greedy and not self.sampling.penalised:
+            _check_position(position)
+            return Choice(row.index, row.logprob(row.index))
         found = None if row is None else _among_few(row, self.sampling, counts)
         if found is None:
             raw = _row(logits)
@@ -165,10 +168,14 @@ def uniform(seed: int, position: int) -> float:
     as 1, 2, 3"). A block cipher of the counter: no position depends on another. Raises UsageError for a seed and
     PlaitError for a position outside [0, 2**64).
     """
-    if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position < _WORD:
-        raise PlaitError(fault("position to sample at", expected="an integer in [0, 2**64)", found=_shown(position)))
+    _check_position(position)
     word = int(np.random.Philox(key=_seed(seed), counter=position).random_raw())
     return math.ldexp(word >> 11, -53)
+
+
+def _check_position(position: int) -> None:
+    if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position < _WORD:
+        raise PlaitError(fault("position to sample at", expected="an integer in [0, 2**64)", found=_shown(position)))
 
 
 def candidates(

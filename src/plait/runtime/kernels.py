@@ -22,9 +22,12 @@ from plait.errors import UsageError, fault
 if TYPE_CHECKING:
     from plait.runtime._native import Native
 
-__all__ = ["VARIABLE", "built", "chosen", "levels", "native", "takes", "watching"]
+__all__ = ["BLOCK_FORMATS", "VARIABLE", "built", "chosen", "levels", "native", "takes", "watching"]
 
 VARIABLE: Final = "PLAIT_KERNELS"
+
+BLOCK_FORMATS: Final = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+"""Formats of blocks the kernels read, in the order of their numbers for them (native/blocks.hpp)."""
 
 # What stands in for the kernels while somebody watches which of them are called.
 _WATCHED: Final[ContextVar[Any]] = ContextVar("watched", default=None)

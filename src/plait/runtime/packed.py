@@ -16,6 +16,7 @@ from plait.blueprint.read.stored import StoredTensor, file_size
 from plait.dtypes import Format
 from plait.errors import FileFormatError, WeightsError, fault
 from plait.runtime.blocks import DENSE, unpack
+from plait.runtime.kernels import BLOCK_FORMATS, native
 
 __all__ = ["PIECE", "Packed", "map_file", "open_all", "open_stored"]
 
@@ -87,11 +88,29 @@ class Packed:
         """
         if len(self.shape) < 2:
             raise WeightsError(fault("rows of a weight", expected="at least 2 dimensions", found=f"shape {self.shape}"))
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < self.shape[0]:
-            raise IndexError(f"row ids from {int(ids.min())} to {int(ids.max())}, expected [0, {self.shape[0]})")
+        few = ids.flatten().tolist()
+        if few and not 0 <= min(few) <= max(few) < self.shape[0]:
+            raise IndexError(f"row ids from {min(few)} to {max(few)}, expected [0, {self.shape[0]})")
+        if dtype == torch.float32 and self._in_kernels:
+            return self._unpacked(few).reshape(*ids.shape, *self.shape[1:])
         shape = (ids.numel(), *self.shape[1:])
         chosen = self.data.index_select(0, ids.reshape(-1).to(self.data.device, torch.int64))
         return Packed(self.format, chosen, shape).expand(dtype).reshape(*ids.shape, *self.shape[1:])
+
+    @property
+    def _in_kernels(self) -> bool:
+        return self.format.name in BLOCK_FORMATS and self.data.device.type == "cpu" and native() is not None
+
+    def _unpacked(self, ids: list[int]) -> Tensor:
+        """Rows one by one, without a copy of their bytes: for every token there is one."""
+        from plait.runtime._native import unpack_blocks
+
+        made = torch.empty(len(ids), *self.shape[1:])
+        size, blocks = self.data.stride(0), made[0].numel() // self.format.block if ids else 0
+        source, target, form = self.data.data_ptr(), made.data_ptr(), BLOCK_FORMATS.index(self.format.name)
+        for at, row in enumerate(ids):
+            unpack_blocks(source + row * size, blocks, form, target + at * made.stride(0) * made.element_size())
+        return made
 
     def to(self, device: torch.device | str) -> Packed:
         """The same weight on a device, still as stored."""
@@ -155,5 +174,15 @@ class _Mapped:
 
 
 def _values(form: Format, blocks: Tensor) -> Tensor:
+    """The values of blocks [n, block bytes]: by the kernels, where they know the format, else by the reference."""
     dtype = DENSE.get(form.name)
-    return unpack(form, blocks) if dtype is None else blocks.clone().view(dtype)
+    if dtype is not None:
+        return blocks.clone().view(dtype)
+    if form.name not in BLOCK_FORMATS or blocks.device.type != "cpu" or native() is None:
+        return unpack(form, blocks)
+    from plait.runtime._native import unpack_blocks
+
+    whole = blocks.contiguous()
+    made = torch.empty(whole.shape[0], form.block)
+    unpack_blocks(whole.data_ptr(), whole.shape[0], BLOCK_FORMATS.index(form.name), made.data_ptr())
+    return made

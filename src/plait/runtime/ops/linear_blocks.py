@@ -21,7 +21,7 @@ from torch import Tensor
 
 from plait.dtypes import Format
 from plait.runtime.blocks import unpack
-from plait.runtime.kernels import native
+from plait.runtime.kernels import BLOCK_FORMATS, native
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 from plait.runtime.packed import Packed
 from plait.runtime.rooms import Rooms
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "takes_format"]
 
-# In the order of the kernels' numbers for them (native/blocks.hpp).
-_FORMATS: Final = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 _PANEL: Final = 16
 _GROUP: Final = 32
 # Of the integers, without the sign.
@@ -74,7 +72,7 @@ def reference(x: Tensor, weight: Packed) -> Tensor:
 
 def takes_format(form: Format | None, device: torch.device) -> bool:
     """There are kernels here for weights in this format."""
-    return form is not None and form.name in _FORMATS and device.type == "cpu" and native() is not None
+    return form is not None and form.name in BLOCK_FORMATS and device.type == "cpu" and native() is not None
 
 
 def gates_blocks(width: int, activation: str) -> bool:
@@ -86,7 +84,7 @@ def block_bytes(form: Format, out_features: int, in_features: int) -> int:
     """Bytes of a weight as `Blocks` holds it. Only where `takes_format`."""
     from plait.runtime._native import packed_bytes
 
-    return packed_bytes(_FORMATS.index(form.name), out_features, in_features)
+    return packed_bytes(BLOCK_FORMATS.index(form.name), out_features, in_features)
 
 
 class Blocks:
@@ -123,7 +121,7 @@ class Blocks:
         size = block_bytes(form, outputs, self._in)
         room = self._rooms.take(size)
         self._held.append(room)
-        self._parts.append((room.data_ptr(), outputs, _FORMATS.index(form.name)))
+        self._parts.append((room.data_ptr(), outputs, BLOCK_FORMATS.index(form.name)))
         self.nbytes += size
         return room
 
@@ -134,7 +132,7 @@ class Blocks:
         outputs, columns = weight.shape
         if columns != self._in or weight.typed:
             raise ValueError(f"a weight {weight.shape} in {weight.format.name} among rows of {self._in} columns")
-        form = _FORMATS.index(weight.format.name)
+        form = BLOCK_FORMATS.index(weight.format.name)
         _native.pack_blocks(weight.data.data_ptr(), room.data_ptr(), outputs, columns, form, first, step)
 
     def __call__(self, x: Tensor) -> Tensor:

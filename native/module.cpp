@@ -4,6 +4,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 NB_MODULE(_native, m) {
     using namespace plait;
     // An engine that lives until the process ends is no fault of its user's.
@@ -13,6 +17,11 @@ NB_MODULE(_native, m) {
         std::vector<std::string> names;
         for (const Level& level : levels()) names.push_back(level.name);
         return names;
+    });
+    m.def("trim", [] {
+#if defined(__GLIBC__)
+        malloc_trim(0);
+#endif
     });
     Bound native(m, "Native");
     native.def(nb::init<const std::string&>())

@@ -91,9 +91,10 @@ def _resident(job: Job) -> dict[str, object]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     engine = _load(job)
-    vocabulary = engine.blueprint.vocabulary
+    vocabulary, held = engine.blueprint.vocabulary, 0
     for _ in engine.generate([index % vocabulary for index in range(512)], max_tokens=8, ignore_eos=True):
-        held = sum(engine.stats()["held"].values())
+        # With the last event the state is given back.
+        held = max(held, sum(engine.stats()["held"].values()))
     done.set()
     watcher.join()
     weights = engine.model.weight_bytes

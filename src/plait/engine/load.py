@@ -19,6 +19,7 @@ from plait.engine.plan import MemoryPlan, memory_plan, refuse_weights
 from plait.engine.request import DRAFT, integer
 from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_gguf
 from plait.errors import TokenizerError, UnsupportedError, UsageError, fault
+from plait.runtime.kernels import trim
 from plait.runtime.model import Model, Numbers
 from plait.runtime.weight_plan import formats_of, weight_plan
 from plait.runtime.weights import Weights, open_weights
@@ -174,6 +175,8 @@ class Opened:
             needed = weight_plan(blueprint, self.numbers, self.device, self._formats()).prepared
             refuse_weights(blueprint, needed, self.numbers.words, self.cap)
         weights = open_weights(self.source)
+        # Building a tokenizer frees tens of MB in small pieces; they would stay with this process beside the weights.
+        trim()
         built = Model(blueprint, weights, self.numbers, self.device, progress)
         room = self.cache if self.cap is None else min(self.cache, self.cap - built.weight_bytes)
         return Engine(

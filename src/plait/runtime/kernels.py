@@ -22,7 +22,7 @@ from plait.errors import UsageError, fault
 if TYPE_CHECKING:
     from plait.runtime._native import Native
 
-__all__ = ["BLOCK_FORMATS", "VARIABLE", "built", "chosen", "levels", "native", "takes", "watching"]
+__all__ = ["BLOCK_FORMATS", "VARIABLE", "built", "chosen", "levels", "native", "takes", "trim", "watching"]
 
 VARIABLE: Final = "PLAIT_KERNELS"
 
@@ -70,6 +70,14 @@ def chosen() -> Native | None:
     from plait.runtime._native import Native
 
     return Native(wanted or levels()[-1])
+
+
+def trim() -> None:
+    """Give memory that was freed back to the system, where the C library would keep it and the native part is built."""
+    if built():
+        from plait.runtime._native import trim as trim_heap
+
+        trim_heap()
 
 
 class _Watched:

@@ -100,10 +100,10 @@ def _model(
     file = keys.header.path
     try:
         pairs = cast("list[tuple[str, str]]", [tuple(merge.split(" ")) for merge in raw])
-        return byte_pairs(names, pairs, file, whole_words=whole_words)
+        return byte_pairs(names, pairs, file, ignore_merges=whole_words)
     except (AttributeError, TokenizerError):
         # Either a merge is wrong, which the library does not say as exactly, or it is one of hidden tokens.
-        return byte_pairs(names, _checked(keys, raw, ids, hidden), file, whole_words=whole_words)
+        return byte_pairs(names, _checked(keys, raw, ids, hidden), file, ignore_merges=whole_words)
 
 
 def _checked(

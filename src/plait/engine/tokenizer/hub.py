@@ -72,12 +72,13 @@ def build(document: Mapping[str, Any], rules: Rules, file: str | Path) -> HubTok
     spelling = parse_decoder(document.get("decoder"), file)
     document["added_tokens"] = _completed(document, rules.special)
     markup = Library(document, file)
-    ids = markup.ids()
     added = {str(entry["content"]): int(entry["id"]) for entry in document["added_tokens"]}
     for text, token in added.items():
-        if ids.get(text) != token:
-            raise TokenizerError(fault(f"added_tokens: id of {text!r}", file=file, expected=ids.get(text), found=token))
-    vocabulary = max(ids.values(), default=-1) + 1
+        if (known := markup.id_of(text)) != token:
+            raise TokenizerError(fault(f"added_tokens: id of {text!r}", file=file, expected=known, found=token))
+    tokens = document["model"]["vocab"]
+    ids = range(len(tokens)) if isinstance(tokens, list) else tokens.values()
+    vocabulary = max((*added.values(), max(ids, default=-1))) + 1
     for named in (*rules.start, *rules.eos, *([] if rules.bos is None else [rules.bos])):
         if not 0 <= named < vocabulary:
             raise TokenizerError(
@@ -94,8 +95,14 @@ def build(document: Mapping[str, Any], rules: Rules, file: str | Path) -> HubTok
         chat_template=rules.template,
         first_space=spelling.first_space,
     )
-    plain = Library(out_of_reach(document, hidden), file) if hidden else markup
+    plain = _plain(document, hidden, markup, file) if hidden else markup
     return HubTokenizer(facts, markup=markup, plain=plain, spelling=spelling, added=frozenset(added.values()))
+
+
+def _plain(document: Mapping[str, Any], hidden: Mapping[str, int], markup: Library, file: str | Path) -> Library:
+    """The library tokenizer without the `hidden` tokens; it shares the model of `markup` where that has none."""
+    guarded = out_of_reach(document, hidden)
+    return Library(guarded, file, markup.model if guarded["model"] is document["model"] else None)
 
 
 def check_document(document: object, file: str | Path) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _cuts(cut: Pretokenizer) -> list[dict[str, Any]]:
 def _prefix(ids: Mapping[str, int], hidden: Mapping[str, int]) -> str:
     """What makes names of `hidden` tokens that no other token has and no word: those are of the byte alphabet."""
     prefix = "\0"
-    while any(prefix + text in ids for text in hidden):
+    while not ids.keys().isdisjoint(map(prefix.__add__, hidden)):
         prefix += "\0"
     return prefix
 

@@ -1,4 +1,5 @@
 // Products with weights in blocks, and their packing.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -85,6 +86,9 @@ void unpack(Address blocks, long count, int form, Address to) {
 void bind_blocks(nb::module_& m, Bound& native) {
     m.def("packed_bytes", &packed_bytes);
     m.def("in_large_pages", &in_large_pages);
+    m.def("can_gather", &can_gather);
+    m.def("gather", &gather);
+    m.def("gathering", &gathering);
     m.def("pack_blocks", &pack);
     m.def("unpack_blocks", &unpack);
     m.def("prepared_joined", &prepared_joined);

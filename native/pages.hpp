@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -26,5 +28,12 @@ inline void make_ready([[maybe_unused]] const void* memory, [[maybe_unused]] lon
     (void)madvise(reinterpret_cast<void*>(first), address + std::uintptr_t(bytes) - first, MADV_POPULATE_READ);
 #endif
 }
+
+// Whether the system puts small pages together when it is asked to. Writing to large ones from the start may take much
+// longer, where a machine is a guest on another.
+bool can_gather();
+// Small pages of the ranges (address, bytes) become large ones, one after the other, by a thread that yields to others.
+void gather(std::vector<std::pair<std::uintptr_t, long>> ranges);
+bool gathering();
 
 }  // namespace plait

@@ -68,3 +68,23 @@ def test_lots_are_taken_and_given_by_several_threads():
         thread.join()
     assert not wrong
     assert lots.areas == 0
+
+
+def test_pages_are_put_together_beneath_what_lies_there():
+    rooms = Rooms()
+    taken = [rooms.take(size) for size in (5 * 2**20, 70 * 2**20, 3)]
+    for mark, room in enumerate(taken):
+        room.fill_(mark + 1)
+    rooms.gather()
+    assert all(bool((room == mark + 1).all()) for mark, room in enumerate(taken))
+    Rooms.settle()
+    assert all(bool((room == mark + 1).all()) for mark, room in enumerate(taken))
+
+
+def test_rooms_that_are_gone_while_pages_are_put_together_do_no_harm():
+    for _ in range(3):
+        rooms = Rooms()
+        rooms.take(2**26).fill_(7)
+        rooms.gather()
+        del rooms
+    Rooms.settle()

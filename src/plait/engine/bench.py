@@ -141,6 +141,7 @@ def weight_sizes(source: Source, model: Model) -> Mapping[str, int]:
 def bench(engine: Engine, source: Source, work: Work, progress: Callable[[str], None] | None = None) -> Bench:
     """Measure a loaded model. `progress` is called with what begins. ContextExceeded: see `Work.check`."""
     work.check(engine.blueprint.max_context)
+    engine.model.rooms.settle()
     memory = Memory(work.memory)
     rates = [memory.bandwidth()]
     drawn = _tokens(engine.blueprint.vocabulary, work.prompt)

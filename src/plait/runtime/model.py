@@ -42,6 +42,7 @@ class Model:
     steps         the plan; those of the layers begin at `first_layer`
     weight_bytes  bytes of the prepared weights; rows of embeddings stay in the mapped file
     forms         how many products each form of `ops.linear` serves
+    rooms         where blocks lie
     kept          prepared bytes of each role whose weights stay the blocks their file holds
     """
 
@@ -89,6 +90,8 @@ class Model:
         self.steps = tuple(build.steps)
         self._plan: tuple[tuple[Step, ...], Plan | None] | None = None
         self.weight_bytes = build.bytes
+        self.rooms = build.rooms
+        self.rooms.gather()
         self.forms = dict(build.forms)
         self.kept = MappingProxyType(dict(build.kept))
 

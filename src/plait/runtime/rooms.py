@@ -5,9 +5,11 @@ What is read from end to end for every token is read faster from large pages: mo
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
 from dataclasses import dataclass
 from threading import Lock
+from time import sleep
 from typing import Final
 
 import torch
@@ -22,15 +24,18 @@ _LINE: Final = 64
 _PAGE: Final = 2**21
 _AREA: Final = 2**26
 _SHARED: Final = 2**24
+_WAIT: Final = 0.01
 
 
 class Rooms:
     """Rooms of any size in few large areas, for as long as something reads there.
 
-    A weight alone would have its ends on small pages. A page that no room touches takes no memory.
+    A weight alone would have its ends on small pages. A page that no room touches takes no memory. Where the system
+    can, areas are written on small pages, and `gather` makes large ones of them while other work goes on.
     """
 
     def __init__(self) -> None:
+        self._areas: list[Tensor] = []
         self._left: list[Tensor] = []
 
     def take(self, nbytes: int) -> Tensor:
@@ -39,10 +44,38 @@ class Rooms:
         place = next((at for at, left in enumerate(self._left) if left.numel() >= needed), None)
         if place is None:
             place = len(self._left)
-            self._left.append(_area(max(_AREA, needed)))
+            area = _area(max(_AREA, needed), later=_gathers())
+            self._areas.append(area)
+            self._left.append(area)
         left = self._left[place]
         self._left[place] = left[needed:]
         return left[:nbytes]
+
+    def gather(self) -> None:
+        """Let the system put what was taken so far on large pages. Returns at once; see `settle`."""
+        used = [area.numel() - left.numel() for area, left in zip(self._areas, self._left, strict=True)]
+        ranges = [(area.data_ptr(), size) for area, size in zip(self._areas, used, strict=True) if size >= _PAGE]
+        if ranges and _gathers():
+            from plait.runtime._native import gather
+
+            gather(ranges)
+
+    @staticmethod
+    def settle() -> None:
+        """Wait until no pages are being put together, for measurements."""
+        if _gathers():
+            from plait.runtime._native import gathering
+
+            while gathering():
+                sleep(_WAIT)
+
+
+def _gathers() -> bool:
+    if native() is None:
+        return False
+    from plait.runtime._native import can_gather
+
+    return can_gather()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +149,14 @@ def on_large_pages(data: Tensor) -> Tensor:
     return data
 
 
-def _area(size: int) -> Tensor:
+def _area(size: int, *, later: bool = False) -> Tensor:
+    """Whole large pages. `later`: they are to become that after they were written."""
     whole = -(-size // _PAGE) * _PAGE
-    held = torch.empty(whole + _PAGE, dtype=torch.uint8)
-    return on_large_pages(held[-held.data_ptr() % _PAGE :][:whole])
+    if later:
+        # Not torch's: it asks for large pages at once.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        held = torch.frombuffer(mmap.mmap(-1, whole + _PAGE, flags=private), dtype=torch.uint8)
+    else:
+        held = torch.empty(whole + _PAGE, dtype=torch.uint8)
+    area = held[-held.data_ptr() % _PAGE :][:whole]
+    return area if later else on_large_pages(area)

@@ -55,6 +55,7 @@ class Builder:
     bytes  of the prepared weights
     forms  how many products each form of `ops.linear` serves
     kept   bytes of each role that stays in blocks, of experts all of them
+    rooms  where they are packed
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Builder:
         self.bytes = 0
         self.forms: dict[str, int] = {}
         self.kept: dict[str, int] = {}
-        self._rooms = Rooms()
+        self.rooms = Rooms()
         self._tables: dict[Rope, RopeTable] = {}
         self._steady: dict[tuple[int, int, tuple[int, ...], int], bool] = {}
 
@@ -126,7 +127,7 @@ class Builder:
         assert len(weights) == len(roles)
         for role, weight in zip(roles, weights, strict=True):
             self.keep(role, block_bytes(weight.format, *weight.shape))
-        return self._counted(Blocks(kernels, weights, in_turn=in_turn, rooms=self._rooms))
+        return self._counted(Blocks(kernels, weights, in_turn=in_turn, rooms=self.rooms))
 
     def keep(self, role: str, size: int) -> None:
         """So many bytes of the role stay as they are stored."""

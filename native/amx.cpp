@@ -17,7 +17,7 @@ namespace {
 using PLAIT_LEVEL::ahead;
 using PLAIT_LEVEL::finish;
 using PLAIT_LEVEL::LANES;
-using PLAIT_LEVEL::Lines;
+using PLAIT_LEVEL::Memory;
 using PLAIT_LEVEL::Part;
 using PLAIT_LEVEL::Share;
 using PLAIT_LEVEL::smaller;
@@ -130,6 +130,7 @@ void lay_strip(const float* x, long x_stride, long rows, long in, long padded, s
             const float* from = x + r * x_stride + k;
             std::uint16_t* at = to + k * 16 * PLANES + r * 32;
             long low = smaller(16, in - k), high = smaller(16, in - k - 16);
+            check_bytes(from, 4 * smaller(32, in - k));
             __m512 a = _mm512_maskz_loadu_ps(__mmask16((1u << low) - 1), from);
             __m512 b = high > 0 ? _mm512_maskz_loadu_ps(__mmask16((1u << high) - 1), from + 16) : _mm512_setzero_ps();
             __m512bh both = _mm512_cvtne2ps_pbh(b, a);
@@ -144,7 +145,7 @@ void lay_strip(const float* x, long x_stride, long rows, long in, long padded, s
 template <int PLANES>
 void product(const Product<std::uint16_t>& p) {
     long panels = PLAIT_LEVEL::panels_of(p.out, p.gated), padded = (p.in + 31) / 32 * 32, strips = (p.rows + 15) / 16;
-    Lines<std::uint16_t> laid(strips * 16 * padded * PLANES);
+    Memory<std::uint16_t> laid(strips * 16 * padded * PLANES);
 #pragma omp parallel if (p.rows * panels * LANES * p.in > PLAIT_LEVEL::ALONE)
     {
 #pragma omp for schedule(static)

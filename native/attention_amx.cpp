@@ -3,7 +3,6 @@
 // Queries are three planes of bf16, weights two: what scores and mixes lose by it is below float32's own rounding of
 // sums, to 2^-17 of each weight. A row's chain over dims and over keys is the same whichever rows share its tile.
 #include "attention_amx_few.hpp"
-#include "tiles.hpp"
 
 namespace plait {
 

@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include "attention_work.hpp"
+#include "tiles.hpp"
 
 namespace PLAIT_LEVEL {
 
@@ -41,6 +42,7 @@ PLAIT_INLINE void split(__m512 low, __m512 high, Half* to, long apart) {
 
 // The first n, at most 16, of the floats at p; zeros behind them.
 PLAIT_INLINE __m512 some_floats(const float* p, long n) {
+    plait::check_bytes(p, 4 * clamped(n, 0, 16));
     return n <= 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(__mmask16((1u << clamped(n, 0, 16)) - 1), p);
 }
 
@@ -48,6 +50,7 @@ PLAIT_INLINE __m512 some_floats(const float* p, long n) {
 PLAIT_INLINE __m512i halves_at(const char* row, long at, long dim) {
     const Half* from = reinterpret_cast<const Half*>(row) + at;
     if (at + STEP <= dim) return _mm512_loadu_si512(from);
+    plait::check_bytes(from, 2 * (dim - at));
     return _mm512_maskz_loadu_epi16(__mmask32((1ull << (dim - at)) - 1), from);
 }
 
@@ -128,6 +131,7 @@ static void tile_values(const char* rows, const char* next, long bytes, long dim
 // Scales of up to 16 of a row's blocks of codes, from block `first` on; zeros behind them.
 PLAIT_INLINE __m512 scales_at(const char* row, long first, long dim) {
     long there = smaller(16, blocks_of(dim) - first);
+    plait::check_bytes(row + 2 * first, 2 * there);
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(__mmask16((1u << there) - 1), row + 2 * first));
 }
 

@@ -11,7 +11,7 @@ using PLAIT_LEVEL::FEW;
 using PLAIT_LEVEL::FEW_ROWS;
 using PLAIT_LEVEL::finish;
 using PLAIT_LEVEL::LANES;
-using PLAIT_LEVEL::Lines;
+using PLAIT_LEVEL::Memory;
 using PLAIT_LEVEL::Part;
 using PLAIT_LEVEL::Share;
 using PLAIT_LEVEL::smaller;
@@ -86,7 +86,7 @@ void linear_bf16_avx512bf16(const Product<std::uint16_t>& p) {
     if (p.exact) return avx512_kernels.linear_bf16(p);
     long panels = PLAIT_LEVEL::panels_of(p.out, p.gated), padded = (p.in + 31) / 32 * 32;
     long strips = (p.rows + TALL - 1) / TALL;
-    Lines<int> laid(p.rows * padded / 2);
+    Memory<int> laid(p.rows * padded / 2);
 #pragma omp parallel if (p.rows * panels * LANES * p.in > PLAIT_LEVEL::ALONE)
     {
 #pragma omp for schedule(static)

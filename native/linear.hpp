@@ -166,7 +166,7 @@ template <class Source>
 PLAIT_INLINE void product(const plait::Product<typename Source::Weight>& p, long multiple, bool rounded) {
     long padded = (p.in + multiple - 1) / multiple * multiple, panels = panels_of(p.out, p.gated);
     long strips = (p.rows + TALL - 1) / TALL;
-    Lines<float> laid(p.rows * padded);
+    Memory<float> laid(p.rows * padded);
 #pragma omp parallel if (p.rows * panels * LANES * p.in > ALONE)
     {
 #pragma omp for schedule(static)
@@ -177,7 +177,7 @@ PLAIT_INLINE void product(const plait::Product<typename Source::Weight>& p, long
             Few<Source> body{p, laid.data(), padded};
             walk(body, Share(panels, FEW), p.rows, padded);
         } else {
-            Lines<float> widened(2 * COLUMN_BLOCK * LANES);
+            Memory<float> widened(2 * COLUMN_BLOCK * LANES);
             Many<Source> body{p, laid.data(), padded, widened.data()};
             walk(body, Share(panels, 2), p.rows, padded);
         }

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "checked.hpp"
+
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -29,9 +31,15 @@ struct Vec {
 
 PLAIT_INLINE Vec set1(float x) { return {_mm512_set1_ps(x)}; }
 PLAIT_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
-PLAIT_INLINE Vec load_n(const float* p, int n) { return {_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p)}; }
+PLAIT_INLINE Vec load_n(const float* p, int n) {
+    plait::check_bytes(p, 4l * n);
+    return {_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p)};
+}
 PLAIT_INLINE void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
-PLAIT_INLINE void store_n(float* p, Vec a, int n) { _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), a.v); }
+PLAIT_INLINE void store_n(float* p, Vec a, int n) {
+    plait::check_bytes(p, 4l * n);
+    _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), a.v);
+}
 PLAIT_INLINE Vec add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 PLAIT_INLINE Vec sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PLAIT_INLINE Vec mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -60,7 +68,10 @@ PLAIT_INLINE Vec high_halves(const std::uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
 }
 // Past the caches: what is written is not read soon. p is aligned to 64 bytes; `drain` before others may read.
-PLAIT_INLINE void stream(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
+PLAIT_INLINE void stream(float* p, Vec a) {
+    plait::check_bytes(p, 64);
+    _mm512_stream_ps(p, a.v);
+}
 PLAIT_INLINE void drain() { _mm_sfence(); }
 PLAIT_INLINE void store8(float* p, Vec a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a.v)); }
 // Adds lanes 8..15 to lanes 0..7: the first step of every sum over lanes.
@@ -128,6 +139,7 @@ PLAIT_INLINE Vec low_halves(const std::uint16_t* p) { return {low8(p), low8(p + 
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) { return {high8(p), high8(p + 16)}; }
 PLAIT_INLINE __m256 fold8(Vec x) { return _mm256_add_ps(x.a, x.b); }
 PLAIT_INLINE void stream(float* p, Vec x) {
+    plait::check_bytes(p, 64);
     _mm256_stream_ps(p, x.a);
     _mm256_stream_ps(p + 8, x.b);
 }
@@ -154,6 +166,11 @@ PLAIT_INLINE float as_float(std::uint32_t bits) {
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
+PLAIT_INLINE std::uint32_t as_bits(float x) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
 PLAIT_INLINE float f16_to_float(std::uint16_t h) {
     std::uint32_t sign = std::uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
     if (exponent == 31) return as_float(sign | 0x7f800000u | fraction << 13);
@@ -178,7 +195,8 @@ PLAIT_INLINE Vec fma(Vec a, Vec b, Vec c) { return {a.f * b.f + c.f}; }
 PLAIT_INLINE Vec max(Vec a, Vec b) { return {a.f > b.f ? a.f : b.f}; }
 PLAIT_INLINE Vec min(Vec a, Vec b) { return {a.f < b.f ? a.f : b.f}; }
 PLAIT_INLINE Vec round(Vec a) { PLAIT_EACH(std::nearbyint(a.f[i])); }
-PLAIT_INLINE Vec exp2_of_whole(Vec n) { PLAIT_EACH(as_float(std::uint32_t(int(n.f[i]) + 127) << 23)); }
+// 1.5 * 2^23 added, the last bits of the sum are those of n; what is no number has some bits too.
+PLAIT_INLINE Vec exp2_of_whole(Vec n) { PLAIT_EACH(as_float((as_bits(n.f[i] + 0x1.8p23f) + 127u) << 23)); }
 PLAIT_INLINE Vec where_less(Vec x, Vec y, Vec b, Vec a) { return {x.f < y.f ? b.f : a.f}; }
 PLAIT_INLINE Vec load_bf16(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[i]) << 16)); }
 PLAIT_INLINE Vec load_f16(const std::uint16_t* p) { PLAIT_EACH(f16_to_float(p[i])); }

@@ -6,21 +6,10 @@
 #include <omp.h>
 #endif
 
+#include "memory.hpp"
 #include "simd.hpp"
 
 namespace PLAIT_LEVEL {
-
-// Memory for T at a line's beginning, written before it is read. Nothing of the standard library that has code of its
-// own is used here: the linker keeps one copy of it, maybe the one compiled for a processor this is not.
-template <class T>
-struct Lines {
-    unsigned char* held;
-    explicit Lines(long n) : held(new unsigned char[n * sizeof(T) + 64]) {}
-    Lines(const Lines&) = delete;
-    Lines& operator=(const Lines&) = delete;
-    ~Lines() { delete[] held; }
-    T* data() { return reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(held) + 63) & ~std::uintptr_t(63)); }
-};
 
 // Rows and columns of a block, and panels that share its rows while they are near.
 constexpr long ROW_BLOCK = 128, COLUMN_BLOCK = 1024, PANEL_BLOCK = 32;
@@ -69,7 +58,7 @@ static void walk(Body& body, Share share, long rows, long columns) {
     // A single strip meets its weights once: nothing is kept for later.
     long block = rows <= STRIP ? columns : COLUMN_BLOCK;
     long strips = (smaller(rows, BLOCK) + STRIP - 1) / STRIP;
-    Lines<float> sums(columns <= block ? Body::SUMS : PANEL_BLOCK / WIDE * strips * Body::SUMS);
+    Memory<float> sums(columns <= block ? Body::SUMS : PANEL_BLOCK / WIDE * strips * Body::SUMS);
     for (long top = 0; top < rows; top += BLOCK)
         for (long group = share.first; group < share.stop; group += PANEL_BLOCK)
             for (long from = 0; from < columns; from += block) {

@@ -81,40 +81,6 @@ def test_a_level_that_is_not_here_is_refused(monkeypatch):
     kernels.chosen.cache_clear()
 
 
-@pytest.mark.parametrize("level", ["off", *LEVELS])
-def test_every_level_runs_a_model_of_both_types(level, tmp_path):
-    """In a process of its own: float32 and bf16 logits near the reference's, and alike in every cut."""
-    script = """
-import sys, pathlib
-sys.path.insert(0, sys.argv[1])
-import tiny, torch, plait
-from plait.runtime.kernels import native
-directory = pathlib.Path(sys.argv[2])
-model = tiny.reference_model("gemma3")
-model.save_pretrained(directory)
-ids = tiny.tokens(150)
-with torch.no_grad():
-    expected = model(torch.tensor([ids]), use_cache=False).logits[0]
-span = expected.max() - expected.min()
-assert (native().name if native() else "off") == sys.argv[3]
-for dtype, near in (("float32", 1e-5), ("bfloat16", 0.1)):
-    engine = plait.load(directory, dtype=dtype)
-    whole = engine.logits(ids)
-    error = ((whole - expected).abs().max() / span).item()
-    assert error < near, (dtype, error)
-    assert torch.equal(engine.logits(ids, [1, 30, 64, 55]), whole)
-"""
-    here = os.path.dirname(__file__)
-    made = subprocess.run(
-        [sys.executable, "-c", script, here, str(tmp_path), level],
-        env={**os.environ, kernels.VARIABLE: level, "OMP_NUM_THREADS": "2"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert made.returncode == 0, made.stderr
-
-
 def test_bits_do_not_depend_on_the_number_of_threads(tmp_path):
     script = """
 import sys, pathlib

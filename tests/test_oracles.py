@@ -56,9 +56,10 @@ def test_gemma_log_probabilities(gemma, name):
                 top[position] = logits[row].topk(5)
     session.close()
     expected = torch.tensor(oracle["next_token_logprobs"])
-    assert (torch.tensor(found) - expected).abs().max() < 2e-3
+    # Weights stay the blocks they are, and rows that meet them are rounded to 15 or 16 bits of their groups' largest.
+    assert (torch.tensor(found) - expected).abs().max() < 4e-3
     for i, position in enumerate(oracle["positions"]):
-        assert (top[position].values - torch.tensor(oracle["top5_logprobs"][i])).abs().max() < 2e-3
+        assert (top[position].values - torch.tensor(oracle["top5_logprobs"][i])).abs().max() < 4e-3
 
 
 def test_gemma_greedy_texts(gemma):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -85,6 +86,8 @@ def run(app: Starlette, lifecycle: Lifecycle, listener: socket.socket, ready: Ca
         timeout_graceful_shutdown=1,
     )
     server = _Server(config, ready)
+    # It warns of every reader that left before its answer ended; errors it still says.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     return asyncio.run(_served(server, lifecycle, listener))
 
 

@@ -21,7 +21,8 @@ struct Share {
 
 PLAIT_INLINE long units_of(long outputs) { return (outputs + LANES - 1) / LANES; }
 
-PLAIT_INLINE long threads_here() {
+// Threads of the region this is called in.
+PLAIT_INLINE long threads_in_region() {
 #if defined(_OPENMP)
     return omp_get_num_threads();
 #else
@@ -34,7 +35,7 @@ PLAIT_INLINE long threads_here() {
 template <class Work>
 PLAIT_INLINE void share_left(const plait::BlockProduct& p, std::atomic<long>& taken, Work&& work) {
     constexpr long LEAST = 1 << 15, STEP = 4;  // whole fours for matrix tiles
-    long mine = taken.fetch_add(1, std::memory_order_relaxed), run = 0, column = 0, share = 2 * threads_here();
+    long mine = taken.fetch_add(1, std::memory_order_relaxed), run = 0, column = 0, share = 2 * threads_in_region();
     for (long i = 0; i < p.count; ++i) {
         long outputs = p.gated ? p.parts[i].out / 2 : p.parts[i].out, units = units_of(outputs);
         long size = plait::panel_bytes(p.parts[i].form, p.in) * (p.gated ? 2 : 1);

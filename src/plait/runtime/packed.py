@@ -91,15 +91,11 @@ class Packed:
         few = ids.flatten().tolist()
         if few and not 0 <= min(few) <= max(few) < self.shape[0]:
             raise IndexError(f"row ids from {min(few)} to {max(few)}, expected [0, {self.shape[0]})")
-        if dtype == torch.float32 and self._in_kernels:
+        if dtype == torch.float32 and _kernels_read(self.format, self.data):
             return self._unpacked(few).reshape(*ids.shape, *self.shape[1:])
         shape = (ids.numel(), *self.shape[1:])
         chosen = self.data.index_select(0, ids.reshape(-1).to(self.data.device, torch.int64))
         return Packed(self.format, chosen, shape).expand(dtype).reshape(*ids.shape, *self.shape[1:])
-
-    @property
-    def _in_kernels(self) -> bool:
-        return self.format.name in BLOCK_FORMATS and self.data.device.type == "cpu" and native() is not None
 
     def _unpacked(self, ids: list[int]) -> Tensor:
         """Rows one by one, without a copy of their bytes: for every token there is one."""
@@ -173,12 +169,16 @@ class _Mapped:
         }
 
 
+def _kernels_read(form: Format, data: Tensor) -> bool:
+    return form.name in BLOCK_FORMATS and data.device.type == "cpu" and native() is not None
+
+
 def _values(form: Format, blocks: Tensor) -> Tensor:
     """The values of blocks [n, block bytes]: by the kernels, where they know the format, else by the reference."""
     dtype = DENSE.get(form.name)
     if dtype is not None:
         return blocks.clone().view(dtype)
-    if form.name not in BLOCK_FORMATS or blocks.device.type != "cpu" or native() is None:
+    if not _kernels_read(form, blocks):
         return unpack(form, blocks)
     from plait.runtime._native import unpack_blocks
 

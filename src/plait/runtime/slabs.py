@@ -85,6 +85,7 @@ class Slab:
         self._pool = pool
         self._class = slab_class
         self.holders = 1
+        self._lot: Lot | None = None  # should there be no memory: what was not made is let go of as well
         self._lot = pool.lot(slab_class)
         if self._lot is None:
             self.data = torch.zeros(slab_class.elements, dtype=pool.dtype, device=pool.device)

@@ -4,8 +4,8 @@
 // weights and its own mix of values; chunks are joined in order. So a row's bits depend on its position and the keys
 // it sees, not on which rows are computed beside it or which thread takes which chunk.
 //
-// A form says how scores of one slab are made (`score`), how weights are put down (`keep`) and how a chunk's values are
-// mixed (`mix`): see attention_fma.hpp and attention_amx.cpp.
+// A form says how scores of one slab are made (`score`), how weights are put down (`keep`), how a chunk's values are mixed
+// (`mix`), and what order two vectors of a mix have (`order`): see attention_fma.hpp and attention_amx.cpp.
 #pragma once
 
 #if defined(_OPENMP)
@@ -125,9 +125,17 @@ PLAIT_INLINE void weigh(const Rows& rows, long r, const Seen& seen, float* row, 
     out.total[r] = sum(total);
 }
 
+// A chunk of some rows; none where `rows` is null.
+struct Turn {
+    const Rows* rows;
+    long chunk;
+};
+
+// A chunk, after which the same thread takes `next`.
 template <class Form>
-static void one_chunk(Form& form, const Rows& rows, long chunk, float* scores, Partial out) {
+static void one_chunk(Form& form, const Rows& rows, long chunk, Turn next, float* scores, Partial out) {
     Seen seen = seen_of(rows, chunk);
+    form.begin(rows, seen, next);
     for (long b = seen.low; b < seen.high; ++b)
         if (seen.uses(b)) form.score(rows, b, scores + seen.column(b));
     for (long r = 0; r < rows.count; ++r) weigh<Form>(rows, r, seen, scores + r * STRIDE, out);
@@ -157,6 +165,7 @@ static void join(Partial into, Partial part, long rows, long padded, bool first)
     }
 }
 
+template <class Form>
 static void finish(const Rows& rows, Partial made, long padded) {
     const plait::Attention& a = rows.a;
     for (long r = 0; r < rows.count; ++r) {
@@ -172,9 +181,18 @@ static void finish(const Rows& rows, Partial made, long padded) {
         float* to = a.out + (rows.row(r) * a.heads + head) * a.v_dim;
         const float* from = made.mixed + r * padded;
         Vec by = set1(keep), of = set1(total);
-        long d = 0;
-        for (; d + LANES <= a.v_dim; d += LANES) store(to + d, div(mul(load(from + d), by), of));
-        if (d < a.v_dim) store_n(to + d, div(mul(load(from + d), by), of), int(a.v_dim - d));
+        auto put = [&](long d, Vec x) {
+            if (d + LANES <= a.v_dim)
+                store(to + d, div(mul(x, by), of));
+            else if (d < a.v_dim)
+                store_n(to + d, div(mul(x, by), of), int(a.v_dim - d));
+        };
+        for (long d = 0; d < a.v_dim; d += 2 * LANES) {
+            Vec low = load(from + d), high = d + LANES < padded ? load(from + d + LANES) : set1(0.0f);
+            Form::order(low, high);
+            put(d, low);
+            put(d + LANES, high);
+        }
     }
 }
 

@@ -10,12 +10,6 @@ namespace {
 
 using namespace PLAIT_LEVEL;
 
-struct alignas(64) Config {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t bytes_per_row[16] = {};
-    std::uint8_t rows[16] = {};
-};
-
 // Scratch of one thread, whose tiles are configured while it lives: 0 to 3 hold outputs of up to 32 rows by 32 columns.
 template <bool CODED>
 struct Tiles {
@@ -23,6 +17,7 @@ struct Tiles {
     long steps, across;  // steps of 32 dims of all parts; tiles of 16 values
     Memory<Half> q, keys, values, folded;
     Memory<float> key_scales, value_scales;
+    Ahead ahead;
 
     static long padded(const Attention& a) { return ceil_to(a.v_dim, STEP); }
     static long all_steps(const Attention& a) {
@@ -40,10 +35,9 @@ struct Tiles {
           values(CHUNK_KEYS / STEP * across * TILE),
           folded(CODED ? room * CHUNK_KEYS * WEIGHT_PLANES : 0),
           key_scales(CODED ? steps * BLOCK : 0),
-          value_scales(CODED ? across / 2 * CHUNK_KEYS : 0) {
-        Config config;
-        for (int t = 0; t < 8; ++t) config.rows[t] = 16, config.bytes_per_row[t] = 64;
-        configure_tiles(&config);
+          value_scales(CODED ? across / 2 * CHUNK_KEYS : 0),
+          ahead(a) {
+        configure(16, 0);
     }
     ~Tiles() { _tile_release(); }
 
@@ -68,17 +62,19 @@ struct Tiles {
         if (few(rows)) turn_queries(q.data(), steps * QUERY_PLANES);
     }
 
+    void begin(const Rows& rows, const Seen& seen, Turn next) { ahead.begin(rows, seen, next); }
+    PLAIT_INLINE void order(Vec& low, Vec& high) { in_order(low, high); }
+
     static bool few(const Rows& rows) { return rows.count <= 16; }
 
     void score(const Rows& rows, long block, float* scores) {
-        if (few(rows)) return score_few<CODED>(rows, block, q.data(), keys.data(), scores);
+        if (few(rows)) return score_few<CODED>(rows, block, q.data(), keys.data(), scores, ahead);
         Half* to = keys.data();
         float* scale = key_scales.data();
-        long next = (block + 1) * BLOCK <= rows.position(rows.count - 1) ? block + 1 : block;
         for (long p = 0; p < a.part_count; ++p) {
             const AttentionPart& part = a.parts[p];
             long bytes = row_bytes(a.store, part.dim), own = ceil_to(part.dim, STEP) / STEP;
-            tile_keys<CODED>(rows.keys(block, part), rows.keys(next, part), bytes, part.dim, to);
+            tile_keys<CODED>(rows.keys(block, part), bytes, part.dim, to, ahead);
             if (CODED) spread_scales(rows.keys(block, part), bytes, part.dim, scale, BLOCK);
             to += own * 4 * TILE;
             scale += own * BLOCK;
@@ -164,12 +160,15 @@ struct Tiles {
 
     void mix(const Rows& rows, const Seen& seen, const float* scores, float* mixed) {
         if (few(rows))
-            return mix_few<CODED>(rows, seen, scores, values.data(), value_scales.data(), folded.data(), mixed);
+            return mix_few<CODED>(rows, seen, scores, values.data(), value_scales.data(), folded.data(), mixed, ahead);
         long bytes = row_bytes(a.store, a.v_dim);
         for (long b = seen.low; b < seen.high; ++b) {
             if (!seen.uses(b)) continue;
-            tile_values<CODED>(rows.values(b), rows.values(smaller(b + 1, seen.high - 1)), bytes, a.v_dim,
-                               values.data() + seen.column(b) / STEP * across * TILE);
+            Half* to = values.data() + seen.column(b) / STEP * across * TILE;
+            for (long d = 0; d < a.v_dim; d += STEP, to += 2 * TILE) {
+                tile_values<CODED>(rows.values(b), bytes, a.v_dim, d, smaller(d + STEP, a.v_dim), across, to);
+                ahead.took(4 * bytes_of_step(bytes, a.v_dim));
+            }
             if (CODED)
                 spread_scales(rows.values(b), bytes, a.v_dim, value_scales.data() + seen.column(b), CHUNK_KEYS);
         }

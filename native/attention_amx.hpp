@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include "attention_ahead.hpp"
 #include "attention_work.hpp"
 #include "tiles.hpp"
 
@@ -90,40 +91,44 @@ PLAIT_INLINE void transpose(__m512i* v) {
     }
 }
 
+// Bytes of 16 rows that a step of 32 columns takes.
+PLAIT_INLINE long bytes_of_step(long bytes, long dim) { return 16 * bytes / (ceil_to(dim, STEP) / STEP); }
+
 // Keys of a slab as tiles of weights, [step of 32 dims][16 keys]: in a tile row p holds dims 2 p and 2 p + 1 of all keys.
-// Memory is asked for the rows of the slab that comes `next` meanwhile.
 template <bool CODED>
-static void tile_keys(const char* rows, const char* next, long bytes, long dim, Half* to) {
+static void tile_keys(const char* rows, long bytes, long dim, Half* to, Ahead& ahead) {
+    long each = bytes_of_step(bytes, dim);
     for (long at = 0; at < dim; at += STEP)
         for (long first = 0; first < BLOCK; first += 16, to += TILE) {
             __m512i v[16];
-            for (long j = 0; j < 16; ++j) {
-                __builtin_prefetch(next + (first + j) * bytes + at * (CODED ? 1 : 2), 0, 2);
-                v[j] = elements<CODED>(rows + (first + j) * bytes, at, dim);
-            }
+            for (long j = 0; j < 16; ++j) v[j] = elements<CODED>(rows + (first + j) * bytes, at, dim);
+            ahead.took(each);
             transpose(v);
             for (long j = 0; j < 16; ++j) _mm512_storeu_si512(to + j * STEP, v[j]);
         }
 }
 
-// Values of a slab as tiles of weights, [step of 32 keys][16 dims]: in a tile row p holds keys 2 p and 2 p + 1.
+// The 32 dims of two tiles of values lie in this order: what interleaving rows within 128 bits leaves. See `in_order`.
+//
+//     0 to 3, 8 to 11, 16 to 19, 24 to 27 | 4 to 7, 12 to 15, 20 to 23, 28 to 31
+PLAIT_INLINE void in_order(Vec& low, Vec& high) {
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i last = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    __m512 a = low.v, b = high.v;
+    low.v = _mm512_permutex2var_ps(a, first, b);
+    high.v = _mm512_permutex2var_ps(a, last, b);
+}
+
+// Dims [from, stop) of a slab's values as tiles of weights, [step of 32 keys][16 dims], steps `across` tiles from each
+// other: in a tile row p holds keys 2 p and 2 p + 1.
 template <bool CODED>
-static void tile_values(const char* rows, const char* next, long bytes, long dim, Half* to) {
-    alignas(64) Half first[STEP], second[STEP];
-    for (long i = 0; i < 16; ++i) {
-        first[2 * i] = Half(i), first[2 * i + 1] = Half(32 + i);
-        second[2 * i] = Half(16 + i), second[2 * i + 1] = Half(48 + i);
-    }
-    __m512i low = _mm512_load_si512(first), high = _mm512_load_si512(second);
-    long across = (dim + STEP - 1) / STEP * 2;
+PLAIT_INLINE void tile_values(const char* rows, long bytes, long dim, long from, long stop, long across, Half* to) {
     for (long j = 0; j < BLOCK; j += 2) {
         Half* at = to + j / STEP * across * TILE + j % STEP / 2 * STEP;
-        for (long d = 0; d < dim; d += STEP, at += 2 * TILE) {
-            __builtin_prefetch(next + j * bytes + d * (CODED ? 1 : 2), 0, 2);
-            __builtin_prefetch(next + (j + 1) * bytes + d * (CODED ? 1 : 2), 0, 2);
+        for (long d = from; d < stop; d += STEP, at += 2 * TILE) {
             __m512i a = elements<CODED>(rows + j * bytes, d, dim), b = elements<CODED>(rows + (j + 1) * bytes, d, dim);
-            _mm512_storeu_si512(at, _mm512_permutex2var_epi16(a, low, b));
-            _mm512_storeu_si512(at + TILE, _mm512_permutex2var_epi16(a, high, b));
+            _mm512_storeu_si512(at, _mm512_unpacklo_epi16(a, b));
+            _mm512_storeu_si512(at + TILE, _mm512_unpackhi_epi16(a, b));
         }
     }
 }

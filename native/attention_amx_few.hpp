@@ -8,6 +8,17 @@ namespace PLAIT_LEVEL {
 
 constexpr int QUERY_PLANES = 3, WEIGHT_PLANES = 2;
 
+// The first `count` tiles get `rows` rows of 64 bytes, the others 16.
+PLAIT_INLINE void configure(int rows, int count) {
+    struct alignas(64) {
+        std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        std::uint16_t bytes_per_row[16] = {};
+        std::uint8_t rows[16] = {};
+    } config;
+    for (int t = 0; t < 8; ++t) config.rows[t] = std::uint8_t(t < count ? rows : 16), config.bytes_per_row[t] = 64;
+    plait::configure_tiles(&config);
+}
+
 // Tiles of 16 rows become tiles of 16 columns.
 static void turn_queries(Half* tiles, long count) {
     for (long t = 0; t < count; ++t, tiles += TILE) {
@@ -19,23 +30,28 @@ static void turn_queries(Half* tiles, long count) {
 }
 
 // Adds to tiles 0 to 3, of 16 keys each, the products of one step of their rows with the three planes of the queries.
-PLAIT_INLINE void meet_few(const Half* k, long stride, const Half* x) {
+// `each` bytes of keys are taken with every tile.
+PLAIT_INLINE void meet_few(const Half* k, long stride, const Half* x, Ahead& ahead, long each) {
     _tile_loadd(4, x, 64);
     _tile_loadd(5, x + TILE, 64);
     _tile_loadd(6, x + 2 * TILE, 64);
     _tile_loadd(7, k, stride * 2);
+    ahead.took(each);
     _tile_dpbf16ps(0, 7, 4);
     _tile_dpbf16ps(0, 7, 5);
     _tile_dpbf16ps(0, 7, 6);
     _tile_loadd(7, k + 16 * stride, stride * 2);
+    ahead.took(each);
     _tile_dpbf16ps(1, 7, 4);
     _tile_dpbf16ps(1, 7, 5);
     _tile_dpbf16ps(1, 7, 6);
     _tile_loadd(7, k + 32 * stride, stride * 2);
+    ahead.took(each);
     _tile_dpbf16ps(2, 7, 4);
     _tile_dpbf16ps(2, 7, 5);
     _tile_dpbf16ps(2, 7, 6);
     _tile_loadd(7, k + 48 * stride, stride * 2);
+    ahead.took(each);
     _tile_dpbf16ps(3, 7, 4);
     _tile_dpbf16ps(3, 7, 5);
     _tile_dpbf16ps(3, 7, 6);
@@ -71,22 +87,20 @@ PLAIT_INLINE const Half* plain_keys(const char* rows, long bytes, long dim, Half
 }
 
 template <bool CODED>
-static void score_few(const Rows& rows, long block, const Half* q, Half* room, float* scores) {
+static void score_few(const Rows& rows, long block, const Half* q, Half* room, float* scores, Ahead& ahead) {
     alignas(64) float made[BLOCK * 16], sums[BLOCK * 16];
     const plait::Attention& a = rows.a;
-    long next = (block + 1) * BLOCK <= rows.position(rows.count - 1) ? block + 1 : block;
     clear_four();
     for (long p = 0; p < a.part_count; ++p) {
         const plait::AttentionPart& part = a.parts[p];
         long bytes = row_bytes(a.store, part.dim), width = ceil_to(part.dim, STEP);
-        const char *from = rows.keys(block, part), *later = rows.keys(next, part);
+        const char* from = rows.keys(block, part);
+        long each = bytes_of_step(bytes, part.dim);
         const Half* k = plain_keys<CODED>(from, bytes, part.dim, room);
-        for (long d = 0, ahead = 0; d < width; d += STEP, q += QUERY_PLANES * TILE) {
-            long share = ceil_to(BLOCK * bytes / (width / STEP), 64);
-            for (long i = 0; i < share; i += 64, ahead += 64) __builtin_prefetch(later + ahead, 0, 2);
+        for (long d = 0; d < width; d += STEP, q += QUERY_PLANES * TILE) {
             if (CODED) clear_four();
             written();
-            meet_few(k + d, width, q);
+            meet_few(k + d, width, q, ahead, each);
             if (!CODED) continue;
             put_four(made);
             for (long j = 0; j < BLOCK; ++j) {
@@ -117,62 +131,72 @@ static void fold(long rows, long from, long stop, const float* scores, const flo
         }
 }
 
-// Tiles 0 and 1, or 0 to 3, of 16 values each, get the products of a slab's weights and values.
+// Tiles 0 and 1, or 0 to 3, of 16 values each, get the products of a slab's weights and values. `each` bytes of values
+// are taken with every tile of them.
 template <int COUNT>
-PLAIT_INLINE void mix_slab(const Half* weights, long stride, const Half* v, long across) {
-    for (long j = 0; j < BLOCK; j += STEP, v += across * TILE)
-        for (int p = 0; p < WEIGHT_PLANES; ++p) {
-            _tile_loadd(4, weights + WEIGHT_PLANES * j + p * STEP, stride * 2);
-            _tile_loadd(5, v, 64);
-            _tile_dpbf16ps(0, 4, 5);
-            _tile_loadd(6, v + TILE, 64);
-            _tile_dpbf16ps(1, 4, 6);
-            if (COUNT == 2) continue;
-            _tile_loadd(7, v + 2 * TILE, 64);
-            _tile_dpbf16ps(2, 4, 7);
-            _tile_loadd(5, v + 3 * TILE, 64);
-            _tile_dpbf16ps(3, 4, 5);
-        }
+PLAIT_INLINE void mix_slab(const Half* weights, long stride, const Half* v, Ahead& ahead, long each) {
+    for (long j = 0; j < BLOCK; j += STEP, v += COUNT * TILE) {
+        _tile_loadd(4, weights + WEIGHT_PLANES * j, stride * 2);
+        _tile_loadd(5, weights + WEIGHT_PLANES * j + STEP, stride * 2);
+        _tile_loadd(6, v, 64);
+        _tile_loadd(7, v + TILE, 64);
+        ahead.took(2 * each);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(0, 5, 6);
+        _tile_dpbf16ps(1, 5, 7);
+        if (COUNT == 2) continue;
+        _tile_loadd(6, v + 2 * TILE, 64);
+        _tile_loadd(7, v + 3 * TILE, 64);
+        ahead.took(2 * each);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_dpbf16ps(3, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
 }
 
+// Tiles of outputs and of weights have the rows there are: fewer are sooner done.
 template <bool CODED>
 static void mix_few(const Rows& rows, const Seen& seen, const float* scores, Half* values, float* scales, Half* folded,
-                    float* mixed) {
+                    float* mixed, Ahead& ahead) {
     const plait::Attention& a = rows.a;
     long bytes = row_bytes(a.store, a.v_dim), width = ceil_to(a.v_dim, STEP), across = width / 16;
-    fill(mixed, mixed + 16 * width, 0.0f);
+    fill(mixed, mixed + rows.count * width, 0.0f);
+    configure(int(rows.count), 6);
+    long each = bytes_of_step(bytes, a.v_dim);
     for (long b = seen.low; b < seen.high; ++b) {
         if (!seen.uses(b)) continue;
-        tile_values<CODED>(rows.values(b), rows.values(smaller(b + 1, seen.high - 1)), bytes, a.v_dim, values);
+        const char* from = rows.values(b);
         long column = seen.column(b);
-        if (CODED) spread_scales(rows.values(b), bytes, a.v_dim, scales + column, CHUNK_KEYS);
+        if (CODED) spread_scales(from, bytes, a.v_dim, scales + column, CHUNK_KEYS);
         const Half* weights = reinterpret_cast<const Half*>(scores) + WEIGHT_PLANES * column;
         for (long c = 0; c < across;) {
-            written();
             float* to = mixed + c * 16;
+            long together = CODED || across - c < 4 ? 2 : 4;
+            tile_values<CODED>(from, bytes, a.v_dim, c * 16, smaller((c + together) * 16, a.v_dim), together, values);
+            if (CODED) fold(rows.count, column, column + BLOCK, scores, scales + c / 2 * CHUNK_KEYS, folded);
+            written();
             _tile_loadd(0, to, width * 4);
             _tile_loadd(1, to + 16, width * 4);
-            if (CODED || across - c < 4) {
-                if (CODED) {
-                    fold(rows.count, column, column + BLOCK, scores, scales + c / 2 * CHUNK_KEYS, folded);
-                    written();
-                    mix_slab<2>(folded + WEIGHT_PLANES * column, WEIGHT_PLANES * CHUNK_KEYS, values + c * TILE, across);
-                } else {
-                    mix_slab<2>(weights, 2 * STRIDE, values + c * TILE, across);
-                }
-                c += 2;
+            if (together == 2) {
+                if (CODED)
+                    mix_slab<2>(folded + WEIGHT_PLANES * column, WEIGHT_PLANES * CHUNK_KEYS, values, ahead, each);
+                else
+                    mix_slab<2>(weights, 2 * STRIDE, values, ahead, each);
             } else {
                 _tile_loadd(2, to + 32, width * 4);
                 _tile_loadd(3, to + 48, width * 4);
-                mix_slab<4>(weights, 2 * STRIDE, values + c * TILE, across);
+                mix_slab<4>(weights, 2 * STRIDE, values, ahead, each);
                 _tile_stored(2, to + 32, width * 4);
                 _tile_stored(3, to + 48, width * 4);
-                c += 4;
             }
             _tile_stored(0, to, width * 4);
             _tile_stored(1, to + 16, width * 4);
+            c += together;
         }
     }
+    configure(16, 0);
 }
 
 }  // namespace PLAIT_LEVEL

@@ -98,6 +98,10 @@ struct Fma {
     }
     Fma(const plait::Attention& a, long room) : a(a), room(room), q(room * all_parts(a)), wide(BLOCK * widest(a)) {}
 
+    // Rows are read in order, which the processor sees for itself; mixes lie in order.
+    void begin(const Rows&, const Seen&, Turn) {}
+    PLAIT_INLINE void order(Vec&, Vec&) {}
+
     void take(const Rows& rows) {
         float* to = q.data();
         for (long p = 0; p < a.part_count; ++p) {

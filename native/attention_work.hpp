@@ -2,6 +2,8 @@
 // busy for too long the chunks of keys by themselves. The cut changes no bits: chunks are joined in their order.
 #pragma once
 
+#include <atomic>
+
 #include "attention.hpp"
 
 namespace PLAIT_LEVEL {
@@ -76,28 +78,34 @@ static void attend(const plait::Attention& a) {
     }
     long padded = Form::padded(a), room = ceil_to(most, 32);
     Partials partials(chunks, room, padded);
+    std::atomic<long> begun{0};
 #pragma omp parallel if (units > 1)
     {
         Form form(a, room);
         Room scores(room * STRIDE);
         Partials own(2, room, padded);
-#pragma omp for schedule(dynamic)
-        for (long u = 0; u < units; ++u) {
+        auto take = [&] { return begun.fetch_add(1, std::memory_order_relaxed); };
+        for (long u = take(), after; u < units; u = after < units ? after : take()) {
+            // While there are many the next unit is taken early, to ask for its memory while this one is computed.
+            after = u + 4 * threads < units ? take() : units;
             const RowPiece& p = piece.held[unit.held[u].piece];
-            Rows rows = rows_of(p);
+            Rows rows = rows_of(p), later = after < units ? rows_of(piece.held[unit.held[after].piece]) : rows;
+            Turn next{after < units ? &later : nullptr, after < units ? unit.held[after].begin : 0};
             form.take(rows);
             if (p.partial >= 0) {
                 long c = unit.held[u].begin;
-                one_chunk(form, rows, c, scores.data(), partials.at(p.partial + c - rows.begin()));
+                one_chunk(form, rows, c, next, scores.data(), partials.at(p.partial + c - rows.begin()));
                 continue;
             }
             for (long c = rows.begin(); c < rows.stop(); ++c) {
                 bool first = c == rows.begin();
-                one_chunk(form, rows, c, scores.data(), own.at(first ? 0 : 1));
+                Turn then = c + 1 < rows.stop() ? Turn{&rows, c + 1} : next;
+                one_chunk(form, rows, c, then, scores.data(), own.at(first ? 0 : 1));
                 if (!first) join(own.at(0), own.at(1), p.count, padded, false);
             }
-            finish(rows, own.at(0), padded);
+            finish<Form>(rows, own.at(0), padded);
         }
+#pragma omp barrier
 #pragma omp for schedule(dynamic)
         for (long p = 0; p < pieces; ++p) {
             if (piece.held[p].partial < 0) continue;
@@ -105,7 +113,7 @@ static void attend(const plait::Attention& a) {
             Partial into = partials.at(piece.held[p].partial);
             for (long c = 1; c < rows.stop() - rows.begin(); ++c)
                 join(into, partials.at(piece.held[p].partial + c), rows.count, padded, false);
-            finish(rows, into, padded);
+            finish<Form>(rows, into, padded);
         }
     }
 }

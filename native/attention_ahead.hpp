@@ -1,0 +1,56 @@
+// What an attention call reads is asked for before it is its turn: the keys and values of a chunk in the order in which
+// they are taken, behind them those of the chunk that the same thread takes next.
+#pragma once
+
+#include "attention.hpp"
+
+namespace PLAIT_LEVEL {
+
+class Ahead {
+    // So much is on its way to the second cache: what memory brings within some hundred nanoseconds, many times over.
+    static constexpr long DISTANCE = 1 << 15, PIECE = 512;
+    struct Area {
+        const char* from;
+        long bytes;
+    };
+    Memory<Area> all;
+    Area* areas;
+    long count = 0, area = 0, inside = 0;  // the next piece to be asked for
+    long own = 0, asked = 0, taken = 0;    // bytes of this chunk; from its begin on
+
+    void add(const Rows& rows, const Seen& seen) {
+        const plait::Attention& a = rows.a;
+        for (long b = seen.low; b < seen.high; ++b)
+            for (long p = 0; seen.uses(b) && p < a.part_count; ++p)
+                areas[count++] = {rows.keys(b, a.parts[p]), BLOCK * row_bytes(a.store, a.parts[p].dim)};
+        for (long b = seen.low; b < seen.high; ++b)
+            if (seen.uses(b)) areas[count++] = {rows.values(b), BLOCK * row_bytes(a.store, a.v_dim)};
+    }
+
+  public:
+    explicit Ahead(const plait::Attention& a) : all(2 * CHUNK * (a.part_count + 1)), areas(all.data()) {}
+
+    // A chunk is begun, after which `next` comes: it was the `next` of the one before, or is the first.
+    void begin(const Rows& rows, const Seen& seen, Turn next) {
+        asked = larger(0, asked - own);
+        taken = own = count = area = 0;
+        inside = asked;
+        add(rows, seen);
+        for (long i = 0; i < count; ++i) own += areas[i].bytes;
+        if (next.rows != nullptr && rows.a.chosen == nullptr) add(*next.rows, seen_of(*next.rows, next.chunk));
+        while (area < count && inside >= areas[area].bytes) inside -= areas[area++].bytes;
+    }
+
+    // So many bytes more were taken.
+    __attribute__((always_inline)) void took(long bytes) {
+        taken += bytes;
+        for (; area < count && asked < taken + DISTANCE; asked += PIECE) {
+            const char* from = areas[area].from + inside;
+            for (long line = 0; line < PIECE; line += 64) __builtin_prefetch(from + line, 0, 2);
+            inside += PIECE;
+            if (inside >= areas[area].bytes) inside -= areas[area++].bytes;
+        }
+    }
+};
+
+}  // namespace PLAIT_LEVEL

@@ -13,27 +13,43 @@ namespace plait {
 
 namespace {
 
-// Packed weights that meet one input.
+// Packed weights that meet one input: a product for each run of parts that have the same sum limit, whose outputs begin
+// at `column`.
 struct Blocks : Prepared {
     BlockKernel kernel;
     std::vector<BlockPart> parts;
-    BlockProduct product{};
+    struct Run {
+        BlockProduct product;
+        long column;
+    };
+    std::vector<Run> runs;
     Blocks(BlockKernel kernel, std::vector<BlockPart> given, long out, long in, int activation)
         : Prepared(out, in), kernel(kernel), parts(std::move(given)) {
-        product.in = in;
-        product.parts = parts.data();
-        product.count = long(parts.size());
-        product.gated = activation >= 0;
-        product.activation = Activation(product.gated ? activation : 0);
+        long column = 0;
+        for (const BlockPart& part : parts) {
+            if (runs.empty() || runs.back().product.sum_limit != sum_limit(part.form)) {
+                BlockProduct product{};
+                product.in = in;
+                product.parts = &part;
+                product.sum_limit = sum_limit(part.form);
+                product.gated = activation >= 0;
+                product.activation = Activation(product.gated ? activation : 0);
+                runs.push_back({product, column});
+            }
+            ++runs.back().product.count;
+            column += part.out;
+        }
     }
     void run(const float* x, long x_stride, float* y, long y_stride, long rows) const override {
-        BlockProduct p = product;
-        p.x = x;
-        p.x_stride = x_stride;
-        p.y = y;
-        p.y_stride = y_stride;
-        p.rows = rows;
-        kernel(p);
+        for (const Run& run : runs) {
+            BlockProduct p = run.product;
+            p.x = x;
+            p.x_stride = x_stride;
+            p.y = y + run.column;
+            p.y_stride = y_stride;
+            p.rows = rows;
+            kernel(p);
+        }
     }
 };
 
@@ -85,6 +101,7 @@ void unpack(Address blocks, long count, int form, Address to) {
 
 void bind_blocks(nb::module_& m, Bound& native) {
     m.def("packed_bytes", &packed_bytes);
+    m.def("sum_limit", [](int form) { return sum_limit(Form(form)); });
     m.def("in_large_pages", &in_large_pages);
     m.def("can_gather", &can_gather);
     m.def("gather", &gather);

@@ -45,6 +45,18 @@ constexpr Shape shape_of(Form form) {
 
 constexpr long PANEL = 16, GROUP = 32;
 
+// The largest of a row's integers of 16 bits: its high byte has room for what the low one carries.
+constexpr long LARGEST = 32512;
+
+// What the integers of a group of a row may add up to, without their signs, where they meet this form, so that no sum of
+// products passes 2^24: up to there float32 adds whole numbers exactly, in any order, as matrix tiles of bf16 do.
+constexpr long sum_limit(Form form) {
+    Shape shape = shape_of(form);
+    long top = (1 << shape.bits) - 1 - shape.zero, code = top > shape.zero ? top : shape.zero;
+    long columns = shape.side == Side::super_halves ? 16 : GROUP;
+    return columns * LARGEST * code < 1 << 24 ? GROUP * LARGEST : ((1 << 24) - 1) / code;
+}
+
 constexpr long record_bytes(Form form) { return 64 * shape_of(form).bits; }
 
 constexpr long side_bytes(Form form, long in) {
@@ -67,13 +79,15 @@ struct BlockPart {
     Form form;
 };
 
-// y [rows, outputs of all parts end to end] = x [rows, in] W^T; gated: see Product, with one part.
+// y [rows, outputs of all parts end to end] = x [rows, in] W^T; gated: see Product, with one part. All parts' forms have
+// the sum limit.
 struct BlockProduct {
     const float* x;
     float* y;
     long x_stride, y_stride, rows, in;
     const BlockPart* parts;
     long count;
+    long sum_limit;
     bool gated;
     Activation activation;
 };

@@ -34,10 +34,9 @@ void configure(long height, bool halves) {
     configure_tiles(&config);
 }
 
-// Sums of a group for the panels, [panel][1 or 2][16 rows][16 outputs]: of all columns; or of the first and the last;
-// or of high and low.
+// Sums of a group for the panels, [panel][1 or 2][16 rows][16 outputs]: of all columns; or of the first and the last.
 template <Form F>
-constexpr int SUMS = has_halves(F) || is_apart(F) ? 2 : 1;
+constexpr int SUMS = has_halves(F) ? 2 : 1;
 
 template <Form F>
 struct alignas(64) Made {
@@ -86,21 +85,16 @@ PLAIT_INLINE void multiply_two(const std::uint16_t* rows, long low, const Piece*
     _tile_dpbf16ps(1, 4, 7);
     _tile_zero(2);
     _tile_zero(3);
-    if constexpr (is_apart(F)) {
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    } else {
-        _tile_dpbf16ps(0, 5, 6);
-        _tile_dpbf16ps(1, 5, 7);
-        _tile_loadd(4, rows + 16, 64);
-        _tile_loadd(6, first + 256, 64);
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_loadd(5, rows + low + 16, 64);
-        _tile_loadd(7, second + 256, 64);
-        _tile_dpbf16ps(3, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
+    _tile_dpbf16ps(0, 5, 6);
+    _tile_dpbf16ps(1, 5, 7);
+    _tile_loadd(4, rows + 16, 64);
+    _tile_loadd(6, first + 256, 64);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(5, rows + low + 16, 64);
+    _tile_loadd(7, second + 256, 64);
+    _tile_dpbf16ps(3, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
     _tile_stored(0, to.of[panel][0], 64);
     _tile_stored(1, to.of[panel + 1][0], 64);
     _tile_stored(2, to.of[panel][1], 64);
@@ -116,7 +110,6 @@ PLAIT_INLINE void take_in(const Made<F>& made, int panel, const float* sums, con
 #pragma GCC unroll 16
     for (int r = 0; r < HEIGHT; ++r) {
         __m512 whole = _mm512_load_ps(made.of[panel][0] + 16 * r);
-        if constexpr (is_apart(F)) whole = _mm512_add_ps(whole, _mm512_load_ps(made.of[panel][1] + 16 * r));
         acc[r] = _mm512_fmadd_ps(whole, first, acc[r]);
         if constexpr (has_halves(F)) {
             __m512 other = _mm512_load_ps(made.of[panel][1] + 16 * r);

@@ -13,17 +13,6 @@ struct alignas(64) Piece {
     float scales[PIECE * 48];
 };
 
-constexpr int largest_code(plait::Form form) {
-    plait::Shape shape = plait::shape_of(form);
-    int top = (1 << shape.bits) - 1 - shape.zero;
-    return top > shape.zero ? top : shape.zero;
-}
-
-// Sums of a group may pass 2^24: those of `high` and of `low` are kept apart, and added as floats.
-constexpr bool is_apart(plait::Form form) {
-    return long(has_halves(form) ? 16 : 32) * 32639 * largest_code(form) >= 1 << 24;
-}
-
 // bf16 numbers of the codes: 32 or 64 entries.
 struct alignas(64) Table {
     std::uint16_t of[64];

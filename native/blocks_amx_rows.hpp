@@ -50,9 +50,9 @@ PLAIT_INLINE void store_halves(std::uint16_t* to, __m512i first, __m512i last, _
     _mm512_store_si512(to, _mm512_permutex2var_epi16(bits(first), _mm512_load_si512(ORDER), bits(last)));
 }
 
-PLAIT_INLINE void put_row(const TileRows& rows, long place, long r, const float* x, float* rest) {
+PLAIT_INLINE void put_row(const TileRows& rows, long place, long r, const float* x, long limit, float* rest) {
     alignas(64) std::int32_t q[32];
-    float scale = whole_of(x, q, rest);
+    float scale = whole_of(x, q, limit, rest);
     __m512 s = _mm512_set1_ps(scale);
     __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 16);
     auto high = [](__m512i v) {
@@ -88,9 +88,9 @@ static void fill(const plait::BlockProduct& p, const TileRows& rows, long low, l
             }
             for (long r = 0; r < rows.height; ++r) {
                 float rest[32];
-                if (row + r < given) put_row(rows, at, r, x + r * p.x_stride, over[r] ? rest : nullptr);
+                if (row + r < given) put_row(rows, at, r, x + r * p.x_stride, p.sum_limit, over[r] ? rest : nullptr);
                 else put_nothing(rows, at, r);
-                if (over[r]) put_row(rows, over_at, r, rest, nullptr);
+                if (over[r]) put_row(rows, over_at, r, rest, p.sum_limit, nullptr);
                 else if (any) put_nothing(rows, over_at, r);
             }
             rows.over.at[strip * rows.groups + g] = any;

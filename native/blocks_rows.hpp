@@ -1,6 +1,7 @@
-// Rows as integers of 16 bits: of each 32 columns q = round(x / s), s the least power of two with |q| < 32512 for all,
-// kept as two planes of signed bytes, q = 256 high + low. What the weights' integers make of q is then exact, and so is
-// its product with s.
+// Rows as integers of at most 16 bits: of each 32 columns q = round(x / s), s the least power of two with |q| < 32512 for
+// all, kept as two planes of signed bytes, q = 256 high + low. What the weights' integers make of q is then exact, and so
+// is its product with s.
+// Where the sum of a group's |q| could pass the product's limit, s is twice as large, or 4 or 8 times: see blocks.hpp.
 #pragma once
 
 #include <new>
@@ -74,9 +75,21 @@ PLAIT_INLINE float from_bits(std::uint32_t bits) {
     return x;
 }
 
-// 32 numbers as integers, q; their scale. `rest` [32], where it is wanted: what rounding leaves. A group with a number
-// that is none, or infinite, has a scale that is no number, so that it comes through; one that is all but zero is zero.
-PLAIT_INLINE float whole_of(const float* x, std::int32_t* q, float* rest) {
+// By how many bits integers must be shorter so that their sizes add up to `limit` at most.
+PLAIT_INLINE int bits_over(const std::int32_t* q, long limit) {
+    std::int32_t sum = 0;
+    for (int i = 0; i < 32; ++i) sum += q[i] < 0 ? -q[i] : q[i];
+    if (sum <= limit) return 0;
+    int less = 1;
+    // Rounding the numbers anew adds a half each, where rounding them before may have taken one.
+    while (((sum + 16) >> less) + 17 > limit) ++less;
+    return less;
+}
+
+// 32 numbers as integers, q, whose sizes add up to `limit` at most; their scale. `rest` [32], where it is wanted: what
+// rounding leaves. A group with a number that is none, or infinite, has a scale that is no number, so that it comes
+// through; one that is all but zero is zero.
+PLAIT_INLINE float whole_of(const float* x, std::int32_t* q, long limit, float* rest) {
     std::uint32_t most = largest(x);
     if (most < LEAST || most >= NONE) {
         std::memset(q, 0, 32 * sizeof(std::int32_t));
@@ -85,13 +98,22 @@ PLAIT_INLINE float whole_of(const float* x, std::int32_t* q, float* rest) {
     }
     // The exponent of 2^14 / s; one more where the largest number is all but the next power of two.
     std::uint32_t exponent = (most + 0x20000u) >> 23;
-    float inverse = from_bits((268u - exponent) << 23), scale = from_bits((exponent - 14u) << 23);
-    for (int i = 0; i < 32; i += LANES) {
-        Vec value = load(x + i), whole = round(mul(value, set1(inverse)));
-        if (rest != nullptr) store(rest + i, fma(whole, set1(-scale), value));
-        store_whole(q + i, whole);
-    }
-    return scale;
+    auto scale = [&] { return from_bits((exponent - 14u) << 23); };
+    auto take = [&] {
+        Vec inverse = set1(from_bits((268u - exponent) << 23));
+        for (int i = 0; i < 32; i += LANES) {
+            Vec value = load(x + i), whole = round(mul(value, inverse));
+            if (rest != nullptr) store(rest + i, fma(whole, set1(-scale()), value));
+            store_whole(q + i, whole);
+        }
+    };
+    take();
+    if (limit < 32 * plait::LARGEST)
+        if (int less = bits_over(q, limit)) {
+            exponent += std::uint32_t(less);
+            take();
+        }
+    return scale();
 }
 
 // Above what size the largest number of a group makes it an outlier in its row.
@@ -102,10 +124,10 @@ PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row) {
     return 2.0f * total / float(p.in / plait::GROUP);
 }
 
-PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, float* rest) {
+PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long limit, float* rest) {
     std::int8_t* bytes = planes.bytes.at + at * 64;
     std::int32_t q[32];
-    float scale = whole_of(x, q, rest);
+    float scale = whole_of(x, q, limit, rest);
     std::int32_t first = split(q, bytes, bytes + 32), last = split(q + 16, bytes + 16, bytes + 48);
     planes.sums.at[at * 2] = first;
     planes.sums.at[at * 2 + 1] = last;
@@ -143,8 +165,8 @@ static void quantise(const plait::BlockProduct& p, const Planes& planes) {
                     continue;
                 }
                 float rest[32];
-                quantise(x + r * p.x_stride, planes, at + r, over[r] ? rest : nullptr);
-                if (over[r]) quantise(rest, planes, over_at + r, nullptr);
+                quantise(x + r * p.x_stride, planes, at + r, p.sum_limit, over[r] ? rest : nullptr);
+                if (over[r]) quantise(rest, planes, over_at + r, p.sum_limit, nullptr);
                 else if (any) nothing(planes, over_at + r);
             }
             entry[count++] = {g, at};

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plait.dtypes import BY_NAME
 from plait.runtime import blocks, kernels
 from plait.runtime.ops.activation import ACTIVATIONS
-from plait.runtime.ops.linear_blocks import Blocks, block_bytes, reference, rounded
+from plait.runtime.ops.linear_blocks import Blocks, block_bytes, quantised, reference, rounded, sum_limit
 from plait.runtime.packed import Packed
 
 LEVELS = kernels.levels()
@@ -153,16 +153,43 @@ def test_rows_of_any_size(level):
     assert ((found - reference(x, weight)).abs() <= _allowed(x, weight)).all()
 
 
-def test_rows_keep_sixteen_bits_and_outliers_cost_none():
-    x = _rows(50, 96) * torch.logspace(-10, 10, 50)[:, None]
-    most = x.reshape(50, 3, 32).abs().amax(-1, keepdim=True).double()
-    error = (rounded(x) - x.double()).reshape(50, 3, 32).abs()
-    assert (error <= most / 32512).all()
-    x = _rows(8, 256)
-    x[:, 5] = 1e4
-    error = (rounded(x) - x.double()).abs()
-    assert error[:, :32].max() < 1e-5
-    assert error[:, 32:].max() > 1e-5
+# Columns with a scale in common, and the size of the largest code.
+CODES = {
+    "q4_0": (32, 8),
+    "q4_1": (32, 15),
+    "q5_0": (32, 16),
+    "q5_1": (32, 31),
+    "q8_0": (32, 128),
+    "q4_k": (32, 15),
+    "q5_k": (32, 31),
+    "q6_k": (16, 32),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_keep_sixteen_bits_where_sums_stay_exact(name):
+    columns, code = CODES[name]
+    limit, most_bits = sum_limit(BY_NAME[name]), 32 * 32512
+    # Numbers of all sizes, groups all at the top of their range, and groups of one number.
+    x = torch.cat((_rows(50, 96), 1.9 + _rows(50, 96).sign() / 20, _rows(50, 96) * (torch.arange(96) % 32 == 3)))
+    x *= torch.logspace(-10, 10, 150)[:, None]
+    q, scales = quantised(x, limit)
+    assert (code * q.reshape(150, -1, columns).abs().sum(-1) < 2**24).all()
+    assert torch.equal(q, (x.reshape(150, 3, 32).double() / scales).round())
+    most = x.reshape(150, 3, 32).abs().amax(-1, keepdim=True).double()
+    # Half as large a scale would not do.
+    full = (most / scales >= 16256) | (2 * q.abs().sum(-1, keepdim=True) + 33 > limit)
+    assert full.all()
+    assert (limit < most_bits) == (name in ("q5_1", "q5_k", "q8_0"))
+
+
+def test_outliers_cost_no_bits_of_others():
+    for limit, lost in ((32 * 32512, 1e-5), (sum_limit(BY_NAME["q8_0"]), 4e-5)):
+        x = _rows(8, 256)
+        x[:, 5] = 1e4
+        error = (rounded(x, limit) - x.double()).abs()
+        assert error[:, :32].max() < lost
+        assert error[:, 32:].max() > lost
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -7,6 +7,9 @@ them. So weights lose nothing, a row's bits do not depend on what is computed be
 32,512th of the largest number of its group at most. Where that number is large beside those of other groups, what is
 left is added in the same way, so that x is all but exact there.
 
+Beside codes so large that a group's sum could pass 2^24, to which float32 adds whole numbers exactly, groups whose |q| add
+up to too much have a larger s: in Q5_1 and Q5_K twice, in Q8_0 up to 8 times, mostly 2 or 4.
+
     reference   integers in float64        any device   the truth the kernels are tested against
     Blocks      kernels over packed codes  float32 CPU  keeps the contract
 """
@@ -30,19 +33,31 @@ if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
     from plait.runtime._native import Prepared
 
-__all__ = ["Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "takes_format"]
+__all__ = ["Blocks", "sum_limit", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "takes_format"]
 
 _PANEL: Final = 16
 _GROUP: Final = 32
 # Of the integers, without the sign.
 _BITS: Final = 15
+# The largest integers of a whole group.
+_NO_LIMIT: Final = 32 * 32512
 # A group whose largest number is smaller is zero.
 _LEAST: Final = 2.0**-100
 _PLAIN: Final = -1
 
 
-def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [n, in] as integers [n, in / 32, 32] in float64, and the scales [n, in / 32, 1] of their groups, float32."""
+def sum_limit(form: Format) -> int:
+    """What the sizes of a group's integers may add up to beside weights in this format."""
+    from plait.runtime._native import sum_limit
+
+    return sum_limit(BLOCK_FORMATS.index(form.name))
+
+
+def quantised(x: Tensor, limit: int = _NO_LIMIT) -> tuple[Tensor, Tensor]:
+    """Rows [n, in] as integers [n, in / 32, 32] in float64, and the scales [n, in / 32, 1] of their groups, float32.
+
+    limit  what the sizes of a group's integers add up to at most
+    """
     groups = x.to(torch.float32).reshape(x.shape[0], -1, _GROUP)
     most = groups.abs().amax(-1, keepdim=True)
     most = torch.where(most.isfinite(), most, torch.nan)
@@ -51,23 +66,30 @@ def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = torch.ldexp(torch.ones_like(most), exponent + (mantissa >= 1 - 2.0**-7) - _BITS)
     scale = torch.where(most < _LEAST, 0, torch.where(most.isnan(), most, scale))
     q = torch.where(scale == 0, 0, groups / scale).round()
+    total = q.abs().sum(-1, keepdim=True, dtype=torch.float64)
+    less = (total > limit).to(torch.int32)
+    # Rounding the numbers anew adds a half each, where rounding them before may have taken one.
+    for _ in range(_BITS):
+        less += (less > 0) & (((total + 16) / 2.0**less).floor() + 17 > limit)
+    scale = torch.ldexp(scale, less)
+    q = torch.where(scale == 0, 0, groups / scale).round()
     return q.to(torch.float64), scale
 
 
-def rounded(x: Tensor) -> Tensor:
-    """Rows [n, in] as the kernels read them, in float64."""
-    q, scales = quantised(x)
+def rounded(x: Tensor, limit: int = _NO_LIMIT) -> Tensor:
+    """Rows [n, in] as the kernels read them, in float64. limit: see `quantised`."""
+    q, scales = quantised(x, limit)
     found = q * scales
     # Where the largest number is more than twice as large as such are on average, what is left is rounded as well.
     most = x.to(torch.float32).reshape_as(q).abs().amax(-1, keepdim=True)
-    rest, finer = quantised((x.to(torch.float64).reshape_as(q) - found).flatten(1))
+    rest, finer = quantised((x.to(torch.float64).reshape_as(q) - found).flatten(1), limit)
     over = most > 2 * most.mean(1, keepdim=True)
     return torch.where(over, found + rest * finer, found).flatten(1)
 
 
 def reference(x: Tensor, weight: Packed) -> Tensor:
     """The product of rows as `rounded` gives them with the weight's exact values: [n, out] in float64."""
-    return rounded(x) @ unpack(weight.format, weight.data).to(torch.float64).T
+    return rounded(x, sum_limit(weight.format)) @ unpack(weight.format, weight.data).to(torch.float64).T
 
 
 def takes_format(form: Format | None, device: torch.device) -> bool:

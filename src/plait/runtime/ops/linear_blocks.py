@@ -7,8 +7,8 @@ them. So weights lose nothing, a row's bits do not depend on what is computed be
 32,512th of the largest number of its group at most. Where that number is large beside those of other groups, what is
 left is added in the same way, so that x is all but exact there.
 
-Beside codes so large that a group's sum could pass 2^24, to which float32 adds whole numbers exactly, groups whose |q| add
-up to too much have a larger s: in Q5_1 and Q5_K twice, in Q8_0 up to 8 times, mostly 2 or 4.
+Beside codes so large that a group's sum could pass 2^24, to which float32 adds whole numbers exactly, groups whose |q|
+add up to too much have a larger s: in Q5_1 and Q5_K twice, in Q8_0 up to 8 times, mostly 2 or 4.
 
     reference   integers in float64        any device   the truth the kernels are tested against
     Blocks      kernels over packed codes  float32 CPU  keeps the contract
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
     from plait.runtime._native import Prepared
 
-__all__ = ["Blocks", "sum_limit", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "takes_format"]
+__all__ = ["Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "sum_limit", "takes_format"]
 
 _PANEL: Final = 16
 _GROUP: Final = 32

@@ -1,7 +1,5 @@
 // Products with packed blocks on the processor's matrix tiles (AMX), for more rows than a few. The sums of a group are
 // those of the other forms, exactly, and so are the float operations that follow: the bits are theirs.
-#include <vector>
-
 #include "blocks_amx_codes.hpp"
 #include "blocks_share.hpp"
 #include "tiles.hpp"
@@ -221,18 +219,22 @@ void blocks_amx(const BlockProduct& p) {
     long height = p.rows > 12 ? 16 : p.rows > 8 ? 12 : 8, strips = (p.rows + height - 1) / height;
     long most = smaller(strips, larger(1, NEAR / (p.in / GROUP * height * 128)));
     TileRows rows(p.in, height, most);
-    std::vector<std::atomic<long>> taken((strips + most - 1) / most);
+    Shares shares(p, p.gated ? PANELS / 2 : PANELS, 1);
     in_region([&] {
         Bench bench(most);
         for (long low = 0; low < strips; low += most) {
             long count = smaller(most, strips - low);
             fill(p, rows, low, count);
-            share_left(p, taken[low / most], [&](const Share& share) {
+            shares.each([&](const Share& share) {
                 with_form(share.part->form, [&](auto form) {
                     share_of_strips<decltype(form)::value>(p, rows, low, count, share, bench);
                 });
             });
             barrier();
+            if (low + most < strips) {
+#pragma omp single
+                shares.restart();
+            }
         }
     });
 }

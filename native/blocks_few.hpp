@@ -58,11 +58,8 @@ static void few(const Planes& planes, long strip, const std::uint8_t* panel, Vec
     for (long i = 0; i < planes.counts.at[strip]; ++i) {
         long g = entries[i].group, at = entries[i].place;
         const std::uint8_t* record = panel + g * size;
-        // From memory to the second cache a page ahead, from there to the first two groups ahead.
-        for (long line = 0; line < size; line += 64) {
-            __builtin_prefetch(record + 4096 + line, 0, 2);
-            __builtin_prefetch(record + 512 + line);
-        }
+        // From memory to the second cache a page and a half ahead; what asks for the first cache would hold up that.
+        for (long line = 0; line < size; line += 64) __builtin_prefetch(record + 6144 + line, 0, 2);
         __builtin_prefetch(next_side + g * plait::side_bytes(F, 256) / 8, 0, 2);
         const std::int8_t* x = planes.bytes.at + at * 64;
         const std::int32_t* q = planes.sums.at + at * 2;
@@ -94,19 +91,16 @@ static void few(const Planes& planes, long strip, const std::uint8_t* panel, Vec
 template <plait::Form F, int ROWS>
 static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share& share) {
     long size = plait::panel_bytes(F, p.in);
-    // Panels in pieces that stay in the cache for all strips.
-    long piece = larger(1, (1 << 19) / size);
-    for (long low = share.first; low < share.stop; low += piece)
-        for (long strip = 0; strip < planes.strips; ++strip)
-            for (long i = low; i < smaller(low + piece, share.stop); ++i) {
-                const std::uint8_t* panel = share.part->w + i * (p.gated ? 2 : 1) * size;
-                long width = smaller(LANES, share.outputs - i * LANES), column = share.column + i * LANES;
-                Vec made[ROWS], up[ROWS];
-                few<F, ROWS>(planes, strip, panel, made);
-                if (p.gated) few<F, ROWS>(planes, strip, panel + size, up);
-                for (int r = 0; r < ROWS && strip * ROWS + r < p.rows; ++r)
-                    put_row(p, strip * ROWS + r, column, width, made[r], p.gated ? &up[r] : nullptr);
-            }
+    for (long strip = 0; strip < planes.strips; ++strip)
+        for (long i = share.first; i < share.stop; ++i) {
+            const std::uint8_t* panel = share.part->w + i * (p.gated ? 2 : 1) * size;
+            long width = smaller(LANES, share.outputs - i * LANES), column = share.column + i * LANES;
+            Vec made[ROWS], up[ROWS];
+            few<F, ROWS>(planes, strip, panel, made);
+            if (p.gated) few<F, ROWS>(planes, strip, panel + size, up);
+            for (int r = 0; r < ROWS && strip * ROWS + r < p.rows; ++r)
+                put_row(p, strip * ROWS + r, column, width, made[r], p.gated ? &up[r] : nullptr);
+        }
 }
 
 template <plait::Form F>
@@ -124,10 +118,15 @@ static void few_strips(const plait::BlockProduct& p, const Planes& planes, const
 
 static void blocks_few(const plait::BlockProduct& p) {
     Planes planes(p.rows, p.in, smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS));
-    quantise(p, planes);
-    shared(p, [&](const Share& share) {
-        with_form(share.part->form,
-                  [&](auto form) { few_strips<decltype(form)::value>(p, planes, share); });
+    // Of one strip panels pass by; for several they are kept in the cache.
+    Shares shares(p, 1, planes.strips > 1 ? 1 << 19 : 1 << 15);
+    in_region([&] {
+        if (thread_here() > 0) shares.begin();
+        quantise(p, planes);
+        shares.each([&](const Share& share) {
+            with_form(share.part->form,
+                      [&](auto form) { few_strips<decltype(form)::value>(p, planes, share); });
+        });
     });
 }
 

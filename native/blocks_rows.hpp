@@ -141,13 +141,15 @@ PLAIT_INLINE void nothing(const Planes& planes, long at) {
     planes.sums.at[at * 2] = planes.sums.at[at * 2 + 1] = 0;
 }
 
+// Of the strips of all rows; shared among the threads of a region, which all come here.
 static void quantise(const plait::BlockProduct& p, const Planes& planes) {
-    constexpr long SMALL_CALL = 32768;
-    Held<float> limit(p.rows);
-#pragma omp parallel for schedule(static) if (p.rows * p.in >= SMALL_CALL)
-    for (long row = 0; row < p.rows; ++row) limit.at[row] = limit_of(p, row);
-#pragma omp parallel for schedule(static) if (p.rows * p.in >= SMALL_CALL)
+#if defined(_OPENMP)
+#pragma omp for schedule(static)
+#endif
     for (long strip = 0; strip < planes.strips; ++strip) {
+        float limit[16];
+        for (long r = 0; r < smaller(planes.height, p.rows - strip * planes.height); ++r)
+            limit[r] = limit_of(p, strip * planes.height + r);
         Entry* entry = planes.entries.at + 2 * strip * planes.groups;
         long count = 0, rows = smaller(planes.height, p.rows - strip * planes.height);
         for (long g = 0; g < planes.groups; ++g) {
@@ -155,7 +157,7 @@ static void quantise(const plait::BlockProduct& p, const Planes& planes) {
             long at = planes.place(strip, g, false), over_at = planes.place(strip, g, true);
             bool over[16], any = false;
             for (long r = 0; r < rows; ++r) {
-                over[r] = from_bits(largest(x + r * p.x_stride)) > limit.at[strip * planes.height + r];
+                over[r] = from_bits(largest(x + r * p.x_stride)) > limit[r];
                 any = any || over[r];
             }
             for (long r = 0; r < planes.height; ++r) {

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -204,6 +208,37 @@ def test_outliers_of_some_rows_change_no_bit_of_others(level, name, rows):
     assert ((whole - reference(x, weight)).abs() <= _allowed(x, weight)).all()
     for at in range(rows):
         assert torch.equal(product(x[at : at + 1])[0], whole[at])
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    """More threads than panels, and parts of unlike sizes that threads take from each other."""
+    script = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+from test_linear_blocks import FORMATS, LEVELS, Blocks, _native, _rows, _weight
+for level in LEVELS:
+    for rows in (1, 3, 50):
+        for sizes in ((16,), (3, 1000, 40), (500, 7)):
+            weights = [_weight(FORMATS[(at + rows) % 8], out, 512, at) for at, out in enumerate(sizes)]
+            made = Blocks(_native(level), weights)(_rows(rows, 512))
+            print(level, rows, sizes, hashlib.sha256(made.numpy().tobytes()).hexdigest())
+        gate, up = _weight("q4_k", 320, 512), _weight("q4_k", 320, 512, 1)
+        made = Blocks(_native(level), [gate, up], in_turn=True).gated("silu", _rows(rows, 512))
+        print(level, rows, "gated", hashlib.sha256(made.numpy().tobytes()).hexdigest())
+"""
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", script, os.path.dirname(__file__)],
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
+        for threads in ("1", "2", "5")
+    ]
+    assert found[0] == found[1] == found[2]
+    assert found[0].count("\n") == 12 * len(LEVELS)
 
 
 @pytest.mark.parametrize("name", FORMATS)

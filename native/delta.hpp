@@ -22,6 +22,8 @@ constexpr int MOST_VECS = 4;
 #else
 constexpr int MOST_VECS = 2;
 #endif
+// So many rows of a state before their turn memory is asked for them.
+constexpr long AHEAD = 6;
 // Rows made ready at a time.
 constexpr long DELTA_BLOCK = 64;
 
@@ -118,6 +120,7 @@ PLAIT_INLINE void columns_of(const Ready& ready, const Piece& piece, long head, 
             const float* from = piece.from + state + i * d.value_dim;
             Vec ki = set1(k[i]), qi = set1(q[i]);
             for (int c = 0; c < VECS; ++c) {
+                __builtin_prefetch(from + AHEAD * d.value_dim + c * LANES, 0, 2);
                 Vec s = load_upto(from + c * LANES, left[c]);
                 store(tile + (i * VECS + c) * LANES, s);
                 read_k[c] = fma(ki, s, read_k[c]);

@@ -25,21 +25,15 @@ using PLAIT_LEVEL::smaller;
 // Elements of a tile of x or of W, and of one of sums.
 constexpr long HALVES = 512, SUM = 256;
 
-struct alignas(64) Config {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t bytes_per_row[16] = {};
-    std::uint8_t rows[16] = {};
-};
-
 // Tiles 0 to 3: sums of up to 32 rows by 32 outputs. 4, 5: x. 6, 7: weights.
 void configure(long rows) {
-    Config config;
+    TileConfig config;
     long upper = smaller(16, rows), lower = rows > 16 ? rows - 16 : 1;
     for (int t : {0, 1, 4}) config.rows[t] = std::uint8_t(upper);
     for (int t : {2, 3, 5}) config.rows[t] = std::uint8_t(lower);
     for (int t : {6, 7}) config.rows[t] = 16;
     for (int t = 0; t < 8; ++t) config.bytes_per_row[t] = 64;
-    configure_tiles(&config);
+    configure_tiles(config);
 }
 
 // Lines of the next block's weights called for in a step.

@@ -8,10 +8,6 @@
 // (`mix`), and what order two vectors of a mix have (`order`): see attention_fma.hpp and attention_amx.cpp.
 #pragma once
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "simd.hpp"

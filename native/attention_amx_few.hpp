@@ -10,13 +10,9 @@ constexpr int QUERY_PLANES = 3, WEIGHT_PLANES = 2;
 
 // The first `count` tiles get `rows` rows of 64 bytes, the others 16.
 PLAIT_INLINE void configure(int rows, int count) {
-    struct alignas(64) {
-        std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-        std::uint16_t bytes_per_row[16] = {};
-        std::uint8_t rows[16] = {};
-    } config;
+    plait::TileConfig config;
     for (int t = 0; t < 8; ++t) config.rows[t] = std::uint8_t(t < count ? rows : 16), config.bytes_per_row[t] = 64;
-    plait::configure_tiles(&config);
+    plait::configure_tiles(config);
 }
 
 // Tiles of 16 rows become tiles of 16 columns.

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "attention.hpp"
+#include "threads.hpp"
 
 namespace PLAIT_LEVEL {
 
@@ -14,14 +15,6 @@ PLAIT_INLINE long rows_together(const plait::Attention& a) {
     for (long p = 0; p < a.part_count; ++p) dims += a.parts[p].dim;
     long each = 4 * STRIDE + 6 * dims + 8 * a.v_dim;
     return clamped(800000 / each / 32 * 32, 32, 128);
-}
-
-PLAIT_INLINE long threads_here() {
-#if defined(_OPENMP)
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
 }
 
 struct RowPiece {
@@ -53,7 +46,7 @@ static void attend(const plait::Attention& a) {
                 piece.held[at] = {s, h, first, smaller(together, a.spans[s].n * group - first), -1};
                 total += cost(piece.held[at++]);
             }
-    long threads = threads_here(), units = 0, chunks = 0;
+    long threads = threads_at_most(), units = 0, chunks = 0;
     for (long p = 0; p < pieces; ++p) {
         Rows rows = rows_of(piece.held[p]);
         long own = rows.stop() - rows.begin();

@@ -16,20 +16,14 @@ constexpr long LEAST_ROWS = 5, NEAR = 1 << 20;
 // store of a tile waits for it.
 constexpr int PANELS = 4, BATCH = 2;
 
-struct alignas(64) Config {
-    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    std::uint16_t bytes_per_row[16] = {};
-    std::uint8_t rows[16] = {};
-};
-
 // Tiles 0 to 3: sums of `height` rows by 16 outputs. 4, 5: rows, high and low. 6, 7: codes.
 void configure(long height, bool halves) {
-    Config config;
+    TileConfig config;
     for (int t = 0; t < 6; ++t) config.rows[t] = std::uint8_t(height);
     for (int t : {6, 7}) config.rows[t] = halves ? 8 : 16;
     for (int t : {0, 1, 2, 3, 6, 7}) config.bytes_per_row[t] = 64;
     for (int t : {4, 5}) config.bytes_per_row[t] = halves ? 32 : 64;
-    configure_tiles(&config);
+    configure_tiles(config);
 }
 
 // Sums of a group for the panels, [panel][1 or 2][16 rows][16 outputs]: of all columns; or of the first and the last.

@@ -19,6 +19,9 @@ constexpr int FEW_ROWS = 2;
 constexpr int FEW_ROWS = 1;
 #endif
 
+// Bytes before their turn at which codes are asked for: a page and a half.
+constexpr long CODES_AHEAD = 6144;
+
 template <int ROWS>
 struct Sums {
     Ints high[ROWS], low[ROWS], high_last[ROWS], low_last[ROWS];
@@ -58,8 +61,8 @@ static void few(const Planes& planes, long strip, const std::uint8_t* panel, Vec
     for (long i = 0; i < planes.counts.at[strip]; ++i) {
         long g = entries[i].group, at = entries[i].place;
         const std::uint8_t* record = panel + g * size;
-        // From memory to the second cache a page and a half ahead; what asks for the first cache would hold up that.
-        for (long line = 0; line < size; line += 64) __builtin_prefetch(record + 6144 + line, 0, 2);
+        // From memory to the second cache; what asks for the first one as well would hold up that.
+        for (long line = 0; line < size; line += 64) __builtin_prefetch(record + CODES_AHEAD + line, 0, 2);
         __builtin_prefetch(next_side + g * plait::side_bytes(F, 256) / 8, 0, 2);
         const std::int8_t* x = planes.bytes.at + at * 64;
         const std::int32_t* q = planes.sums.at + at * 2;

@@ -5,13 +5,10 @@
 
 #include <atomic>
 
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-
 #include "blocks.hpp"
 #include "memory.hpp"
 #include "simd.hpp"
+#include "threads.hpp"
 
 namespace PLAIT_LEVEL {
 
@@ -20,23 +17,6 @@ struct Share {
     const plait::BlockPart* part;
     long first, stop, column, outputs;
 };
-
-PLAIT_INLINE long threads_at_most() {
-#if defined(_OPENMP)
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
-// Of the region this is called in.
-PLAIT_INLINE long thread_here() {
-#if defined(_OPENMP)
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
 
 // `work` on every thread.
 template <class Work>

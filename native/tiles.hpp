@@ -3,15 +3,23 @@
 
 #include <immintrin.h>
 
+#include <cstdint>
+
 #include "checked.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) && defined(_tile_loadd_internal)
 #define PLAIT_CHECKED_TILES
-#include <cstdint>
 #include <cstring>
 #endif
 
 namespace plait {
+
+// Rows of each tile, and their bytes.
+struct alignas(64) TileConfig {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t bytes_per_row[16] = {};
+    std::uint8_t rows[16] = {};
+};
 
 #if defined(PLAIT_CHECKED_TILES)
 // How this thread's tiles are configured.
@@ -36,11 +44,11 @@ static inline void check_tile(int tile, const void* at, long stride) {
 
 // GCC 12's intrinsic names 8 of the 64 bytes it reads as its input: the compiler may leave the others unwritten. So it
 // is told first that all memory is read.
-inline __attribute__((always_inline)) void configure_tiles(const void* config) {
-    __asm__ volatile("" : : "r"(config) : "memory");
-    _tile_loadconfig(config);
+inline __attribute__((always_inline)) void configure_tiles(const TileConfig& config) {
+    __asm__ volatile("" : : "r"(&config) : "memory");
+    _tile_loadconfig(&config);
 #if defined(PLAIT_CHECKED_TILES)
-    std::memcpy(configured, config, sizeof configured);
+    std::memcpy(configured, &config, sizeof configured);
 #endif
 }
 

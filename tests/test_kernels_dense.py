@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from by_threads import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,17 +137,7 @@ for dtype, exact in ((torch.float32, False), (torch.float16, False), (torch.bflo
             made = linear.Native(Native(level), weight, exact=exact)(torch.randn(rows, width, generator=seed(1)))
             print(dtype, exact, level, out, hashlib.sha256(made.numpy().tobytes()).hexdigest())
 """
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout
-        for threads in ("1", "3")
-    ]
+    found = [printed(script, threads) for threads in (1, 3)]
     assert found[0] == found[1]
     assert found[0].count("\n") == 12 * len(LEVELS)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from by_threads import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -226,17 +225,7 @@ for level in LEVELS:
         made = Blocks(_native(level), [gate, up], in_turn=True).gated("silu", _rows(rows, 512))
         print(level, rows, "gated", hashlib.sha256(made.numpy().tobytes()).hexdigest())
 """
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", script, os.path.dirname(__file__)],
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=True,
-        ).stdout
-        for threads in ("1", "2", "5")
-    ]
+    found = [printed(script, threads, os.path.dirname(__file__)) for threads in (1, 2, 5)]
     assert found[0] == found[1] == found[2]
     assert found[0].count("\n") == 12 * len(LEVELS)
 

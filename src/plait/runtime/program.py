@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plait.runtime.kernels import native, takes
 from plait.runtime.lower import Buffer, Lowering, NativePart, Output
+from plait.runtime.rooms import on_large_pages
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Call, Step
 from plait.runtime.steps.rows import refusal
@@ -86,7 +87,7 @@ class Plan:
             found = None
         if found is not None and found.numel() >= needed:
             return found
-        return torch.empty(max(needed, self.scratch_elements(_LEAST_ROWS)))
+        return on_large_pages(torch.empty(max(needed, self.scratch_elements(_LEAST_ROWS))))
 
     def _ragged(self, call: Call) -> Ragged:
         """What programs know of the call's sessions."""

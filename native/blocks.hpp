@@ -1,11 +1,11 @@
 // Weights in blocks of integers, as GGUF stores them: what is packed, and products with it.
 //
 // A weight is A (u - zero) + O: u a code of 4, 5, 6 or 8 bits without sign, A and O numbers of its group of columns.
-// Packed are panels of 16 outputs. A panel is a record of codes for each 32 columns, then its scales. In a record
-// operand j (0..7) is 16 outputs x 4 columns from 4 j on; 64 bytes hold the low halves of operand j in their low
-// nibbles, those of operand j + 4 in their high ones, for j = 0..3. The fifth bits follow as 64 bytes whose bit j is
-// operand j's, fifth and sixth bits as 2 x 64 bytes with two bits for each of four operands. 8-bit codes are 8 x 64
-// bytes.
+// Packed are panels of 16 outputs. A panel is a row of chunks, read from front to back: of 2 groups, or of 8 where the
+// file has blocks of 256 columns, first their scales, then a record of codes for each. In a record operand j (0..7) is
+// 16 outputs x 4 columns from 4 j on; 64 bytes hold the low halves of operand j in their low nibbles, those of operand
+// j + 4 in their high ones, for j = 0..3. The fifth bits follow as 64 bytes whose bit j is operand j's, fifth and sixth
+// bits as 2 x 64 bytes with two bits for each of four operands. 8-bit codes are 8 x 64 bytes.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace plait {
 
 enum class Form : int { q4_0 = 0, q4_1 = 1, q5_0 = 2, q5_1 = 3, q8_0 = 4, q4_k = 5, q5_k = 6, q6_k = 7 };
 
-// What lies beside the codes of a panel, f16 and bytes each for 16 outputs.
+// What lies before the codes of a chunk, f16 and bytes each for 16 outputs.
 enum class Side {
-    scale,         // d of 32 columns
-    scale_offset,  // d, m of 32 columns
+    scale,         // of each 32 columns d
+    scale_offset,  // of each 32 columns d, m
     super,         // of 256 columns: d, dmin, then 8 x (scale, min) bytes without sign
-    super_halves,  // of 256 columns: d, then 8 x 2 bytes with sign, a scale for each 16 columns
+    super_halves,  // of 256 columns: d, then 8 x 2 bytes with sign, a scale for each 16 columns, then 32 bytes of nothing
 };
 
 struct Shape {
@@ -59,17 +59,31 @@ constexpr long sum_limit(Form form) {
 
 constexpr long record_bytes(Form form) { return 64 * shape_of(form).bits; }
 
-constexpr long side_bytes(Form form, long in) {
+constexpr long chunk_groups(Form form) {
+    Side side = shape_of(form).side;
+    return side == Side::scale || side == Side::scale_offset ? 2 : 8;
+}
+
+constexpr long side_bytes(Form form) {
     switch (shape_of(form).side) {
-        case Side::scale: return in / 32 * 32;
-        case Side::scale_offset: return in / 32 * 64;
-        case Side::super: return in / 256 * 320;
-        default: return in / 256 * 288;
+        case Side::scale: return 64;
+        case Side::scale_offset: return 128;
+        default: return 320;
     }
 }
 
+constexpr long chunk_bytes(Form form) { return side_bytes(form) + chunk_groups(form) * record_bytes(form); }
+
+// Where in a panel the chunk of a group begins, which of the chunk's it is, and where its record is.
+constexpr long chunk_at(Form form, long group) { return long(std::uint64_t(group) / chunk_groups(form) * chunk_bytes(form)); }
+constexpr long in_chunk(Form form, long group) { return group & (chunk_groups(form) - 1); }
+constexpr long record_at(Form form, long group) {
+    return chunk_at(form, group) + side_bytes(form) + in_chunk(form, group) * record_bytes(form);
+}
+
+// The last chunk may have fewer groups.
 constexpr long panel_bytes(Form form, long in) {
-    return in / GROUP * record_bytes(form) + (side_bytes(form, in) + 63) / 64 * 64;
+    return in < GROUP ? 0 : record_at(form, in / GROUP - 1) + record_bytes(form);
 }
 
 // One packed weight: `out` outputs, of gated products those of gate and of up together.

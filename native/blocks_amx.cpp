@@ -158,7 +158,7 @@ void panels_of(const TileRows& rows, long strips, const std::uint8_t* const* pan
     for (long base = 0; base < rows.groups; base += PIECE) {
         long stop = smaller(base + PIECE, rows.groups);
         for (int panel = 0; panel < PANELS; ++panel)
-            take<F>(panels[panel], rows.groups, base, stop, bench.pieces.at[panel]);
+            take<F>(panels[panel], base, stop, bench.pieces.at[panel]);
         for (long strip = 0; strip < strips; ++strip) {
             const Entry* entries = rows.of(strip);
             long first = bench.next.at[strip], end = first;
@@ -213,15 +213,15 @@ void blocks_amx(const BlockProduct& p) {
     long height = p.rows > 12 ? 16 : p.rows > 8 ? 12 : 8, strips = (p.rows + height - 1) / height;
     long most = smaller(strips, larger(1, NEAR / (p.in / GROUP * height * 128)));
     TileRows rows(p.in, height, most);
-    Shares shares(p, p.gated ? PANELS / 2 : PANELS, 1);
+    Shares shares(p, p.gated ? PANELS / 2 : PANELS, 1, 1);
     in_region([&] {
         Bench bench(most);
         for (long low = 0; low < strips; low += most) {
             long count = smaller(most, strips - low);
             fill(p, rows, low, count);
-            shares.each([&](const Share& share) {
-                with_form(share.part->form, [&](auto form) {
-                    share_of_strips<decltype(form)::value>(p, rows, low, count, share, bench);
+            shares.each([&](const Share* share, long) {
+                with_form(share->part->form, [&](auto form) {
+                    share_of_strips<decltype(form)::value>(p, rows, low, count, *share, bench);
                 });
             });
             barrier();

@@ -57,11 +57,10 @@ PLAIT_INLINE void take_operands(const std::uint8_t* record, std::uint16_t* to) {
 
 // Groups [first, stop) of a panel.
 template <plait::Form F>
-PLAIT_INLINE void take(const std::uint8_t* panel, long groups, long first, long stop, Piece& to) {
+PLAIT_INLINE void take(const std::uint8_t* panel, long first, long stop, Piece& to) {
     constexpr long size = plait::record_bytes(F);
-    const std::uint8_t* side = panel + groups * size;
     for (long g = first; g < stop; ++g) {
-        const std::uint8_t* record = panel + g * size;
+        const std::uint8_t* record = panel + plait::record_at(F, g);
         for (long ahead = 0; ahead < size; ahead += 64) __builtin_prefetch(record + 4096 + ahead);
         std::uint16_t* codes = to.codes + (g - first) * 512;
         take_operands<F, 0>(record, codes);
@@ -69,7 +68,7 @@ PLAIT_INLINE void take(const std::uint8_t* panel, long groups, long first, long 
         take_operands<F, 2>(record, codes);
         take_operands<F, 3>(record, codes);
         Vec a, b, offset;
-        scales<F>(side, g, a, b, offset);
+        scales<F>(panel, g, a, b, offset);
         float* scale = to.scales + (g - first) * 48;
         store(scale, a);
         if constexpr (has_halves(F)) store(scale + 16, b);

@@ -56,21 +56,23 @@ PLAIT_INLINE void operands(const std::uint8_t* record, Ints& low, Ints& high) {
 
 // A of a group's columns (of its first and last 16 where scales are so fine), and O where there is one.
 template <plait::Form F>
-PLAIT_INLINE void scales(const std::uint8_t* side, long g, Vec& first, Vec& last, Vec& offset) {
+PLAIT_INLINE void scales(const std::uint8_t* panel, long g, Vec& first, Vec& last, Vec& offset) {
     constexpr plait::Side kind = plait::shape_of(F).side;
+    const std::uint8_t* side = panel + plait::chunk_at(F, g);
+    long at = plait::in_chunk(F, g);
     auto half = [](const std::uint8_t* p) { return load_f16(reinterpret_cast<const std::uint16_t*>(p)); };
     if constexpr (kind == plait::Side::scale) {
-        first = half(side + g * 32);
+        first = half(side + at * 32);
     } else if constexpr (kind == plait::Side::scale_offset) {
-        first = half(side + g * 64);
-        offset = half(side + g * 64 + 32);
+        first = half(side + at * 64);
+        offset = half(side + at * 64 + 32);
     } else if constexpr (kind == plait::Side::super) {
-        const std::uint8_t *super = side + g / 8 * 320, *own = super + 64 + g % 8 * 32;
-        first = mul(half(super), load_u8(own));
-        offset = sub(set1(0.0f), mul(half(super + 32), load_u8(own + 16)));
+        const std::uint8_t* own = side + 64 + at * 32;
+        first = mul(half(side), load_u8(own));
+        offset = sub(set1(0.0f), mul(half(side + 32), load_u8(own + 16)));
     } else {
-        const std::uint8_t *super = side + g / 8 * 288, *own = super + 32 + g % 8 * 32;
-        Vec d = half(super);
+        const std::uint8_t* own = side + 32 + at * 32;
+        Vec d = half(side);
         first = mul(d, load_i8(own));
         last = mul(d, load_i8(own + 16));
     }

@@ -19,8 +19,15 @@ constexpr int FEW_ROWS = 2;
 constexpr int FEW_ROWS = 1;
 #endif
 
-// Bytes before their turn at which codes are asked for: a page and a half.
-constexpr long CODES_AHEAD = 6144;
+// Panels that one or two rows meet side by side; where there are few registers, one.
+#if defined(__AVX512F__)
+constexpr int SIDE_BY_SIDE = 2;
+#else
+constexpr int SIDE_BY_SIDE = 1;
+#endif
+
+// Bytes before their turn at which codes and scales are asked for.
+constexpr long CODES_AHEAD = 1024;
 
 template <int ROWS>
 struct Sums {
@@ -48,87 +55,118 @@ PLAIT_INLINE void add_operands(const std::uint8_t* record, const std::int8_t* x,
     }
 }
 
-// A strip of ROWS rows times one panel.
+// An entry's rows times the codes of its group of a panel.
 template <plait::Form F, int ROWS>
-static void few(const Planes& planes, long strip, const std::uint8_t* panel, Vec (&acc)[ROWS]) {
+PLAIT_INLINE void add_entry(const Planes& planes, const Entry& entry, const std::uint8_t* panel, Vec (&acc)[ROWS]) {
     constexpr int zero = plait::shape_of(F).zero;
-    constexpr long size = plait::record_bytes(F);
-    const std::uint8_t* side = panel + planes.groups * size;
-    // Scales lie behind a panel's codes: those of the next panel are fetched while this one's codes pass by.
-    const std::uint8_t* next_side = side + plait::panel_bytes(F, planes.groups * plait::GROUP);
-    for (int r = 0; r < ROWS; ++r) acc[r] = set1(0.0f);
-    const Entry* entries = planes.of(strip);
-    for (long i = 0; i < planes.counts.at[strip]; ++i) {
-        long g = entries[i].group, at = entries[i].place;
-        const std::uint8_t* record = panel + g * size;
-        // From memory to the second cache; what asks for the first one as well would hold up that.
-        for (long line = 0; line < size; line += 64) __builtin_prefetch(record + CODES_AHEAD + line, 0, 2);
-        __builtin_prefetch(next_side + g * plait::side_bytes(F, 256) / 8, 0, 2);
-        const std::int8_t* x = planes.bytes.at + at * 64;
-        const std::int32_t* q = planes.sums.at + at * 2;
-        Sums<ROWS> sums;
-        for (int r = 0; r < ROWS; ++r) {
-            sums.high[r] = zeros();
-            sums.low[r] = zero == 0 ? zeros() : set1(-zero * (has_halves(F) ? q[2 * r] : q[2 * r] + q[2 * r + 1]));
-            if constexpr (has_halves(F)) {
-                sums.high_last[r] = zeros();
-                sums.low_last[r] = set1(-zero * q[2 * r + 1]);
-            }
+    long g = entry.group, at = entry.place;
+    const std::uint8_t *record = panel + plait::record_at(F, g), *chunk = panel + plait::chunk_at(F, g);
+    for (long line = 0; line < plait::record_bytes(F); line += 64) __builtin_prefetch(record + CODES_AHEAD + line);
+    if (plait::in_chunk(F, g) == 0)
+        for (long line = 0; line < plait::side_bytes(F); line += 64) __builtin_prefetch(chunk + CODES_AHEAD + line);
+    const std::int8_t* x = planes.bytes.at + at * 64;
+    const std::int32_t* q = planes.sums.at + at * 2;
+    Sums<ROWS> sums;
+    for (int r = 0; r < ROWS; ++r) {
+        sums.high[r] = zeros();
+        sums.low[r] = zero == 0 ? zeros() : set1(-zero * (has_halves(F) ? q[2 * r] : q[2 * r] + q[2 * r + 1]));
+        if constexpr (has_halves(F)) {
+            sums.high_last[r] = zeros();
+            sums.low_last[r] = set1(-zero * q[2 * r + 1]);
         }
-        add_operands<F, ROWS, 0>(record, x, sums);
-        add_operands<F, ROWS, 1>(record, x, sums);
-        add_operands<F, ROWS, 2>(record, x, sums);
-        add_operands<F, ROWS, 3>(record, x, sums);
-        Vec first, last, offset;
-        scales<F>(side, g, first, last, offset);
-        for (int r = 0; r < ROWS; ++r) {
-            Vec s = set1(planes.scale.at[at + r]);
-            acc[r] = fma(mul(as_floats(joined(sums.high[r], sums.low[r])), s), first, acc[r]);
-            if constexpr (has_halves(F))
-                acc[r] = fma(mul(as_floats(joined(sums.high_last[r], sums.low_last[r])), s), last, acc[r]);
-            if constexpr (has_offset(F)) acc[r] = fma(set1(planes.offset.at[at + r]), offset, acc[r]);
-        }
+    }
+    add_operands<F, ROWS, 0>(record, x, sums);
+    add_operands<F, ROWS, 1>(record, x, sums);
+    add_operands<F, ROWS, 2>(record, x, sums);
+    add_operands<F, ROWS, 3>(record, x, sums);
+    Vec first, last, offset;
+    scales<F>(panel, g, first, last, offset);
+    for (int r = 0; r < ROWS; ++r) {
+        Vec s = set1(planes.scale.at[at + r]);
+        acc[r] = fma(mul(as_floats(joined(sums.high[r], sums.low[r])), s), first, acc[r]);
+        if constexpr (has_halves(F))
+            acc[r] = fma(mul(as_floats(joined(sums.high_last[r], sums.low_last[r])), s), last, acc[r]);
+        if constexpr (has_offset(F)) acc[r] = fma(set1(planes.offset.at[at + r]), offset, acc[r]);
+    }
+}
+
+// A strip of ROWS rows times panels side by side.
+template <plait::Form F, int ROWS, int PANELS>
+static void few(const Planes& planes, long strip, const std::uint8_t* const (&panels)[PANELS],
+                Vec (&made)[PANELS][ROWS]) {
+    // Of its own, so that the sums lie in registers all the time.
+    Vec acc[PANELS][ROWS];
+    for (int at = 0; at < PANELS; ++at)
+        for (int r = 0; r < ROWS; ++r) acc[at][r] = set1(0.0f);
+    const Entry *entry = planes.of(strip), *stop = entry + planes.counts.at[strip];
+    for (; entry < stop; ++entry)
+        for (int at = 0; at < PANELS; ++at) add_entry<F, ROWS>(planes, *entry, panels[at], acc[at]);
+    for (int at = 0; at < PANELS; ++at)
+        for (int r = 0; r < ROWS; ++r) made[at][r] = acc[at][r];
+}
+
+// Panel `panel` (of gated products pair of panels) of each of the shares, PANELS of one form.
+template <plait::Form F, int ROWS, int PANELS>
+static void few_panels(const plait::BlockProduct& p, const Planes& planes, long strip, const Share* shares, long panel) {
+    long size = plait::panel_bytes(F, p.in);
+    const std::uint8_t* at[PANELS];
+    Vec made[PANELS][ROWS], up[PANELS][ROWS];
+    for (int i = 0; i < PANELS; ++i) at[i] = shares[i].part->w + (shares[i].first + panel) * (p.gated ? 2 : 1) * size;
+    few<F, ROWS, PANELS>(planes, strip, at, made);
+    if (p.gated) {
+        for (int i = 0; i < PANELS; ++i) at[i] += size;
+        few<F, ROWS, PANELS>(planes, strip, at, up);
+    }
+    for (int i = 0; i < PANELS; ++i) {
+        long low = (shares[i].first + panel) * LANES, width = smaller(LANES, shares[i].outputs - low);
+        for (int r = 0; r < ROWS && strip * ROWS + r < p.rows; ++r)
+            put_row(p, strip * ROWS + r, shares[i].column + low, width, made[i][r], p.gated ? &up[i][r] : nullptr);
     }
 }
 
 template <plait::Form F, int ROWS>
-static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share& share) {
-    long size = plait::panel_bytes(F, p.in);
+static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share* shares, long count) {
+    long panels = shares->stop - shares->first;
     for (long strip = 0; strip < planes.strips; ++strip)
-        for (long i = share.first; i < share.stop; ++i) {
-            const std::uint8_t* panel = share.part->w + i * (p.gated ? 2 : 1) * size;
-            long width = smaller(LANES, share.outputs - i * LANES), column = share.column + i * LANES;
-            Vec made[ROWS], up[ROWS];
-            few<F, ROWS>(planes, strip, panel, made);
-            if (p.gated) few<F, ROWS>(planes, strip, panel + size, up);
-            for (int r = 0; r < ROWS && strip * ROWS + r < p.rows; ++r)
-                put_row(p, strip * ROWS + r, column, width, made[r], p.gated ? &up[r] : nullptr);
+        for (long panel = 0; panel < panels; ++panel) {
+            if constexpr (ROWS <= 2 && SIDE_BY_SIDE == 2) {
+                if (count == 2) {
+                    few_panels<F, ROWS, 2>(p, planes, strip, shares, panel);
+                    continue;
+                }
+            }
+            few_panels<F, ROWS, 1>(p, planes, strip, shares, panel);
         }
 }
 
+// Shares of one form: one, or two with as many panels each.
 template <plait::Form F>
-static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share& share) {
+static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share* shares, long count) {
     switch (planes.height) {
 #if defined(__AVX512F__)
-        case 4: return few_strips<F, 4>(p, planes, share);
+        case 4: return few_strips<F, 4>(p, planes, shares, count);
 #endif
 #if defined(__AVX2__)
-        case 2: return few_strips<F, 2>(p, planes, share);
+        case 2: return few_strips<F, 2>(p, planes, shares, count);
 #endif
-        default: return few_strips<F, 1>(p, planes, share);
+        default: return few_strips<F, 1>(p, planes, shares, count);
     }
 }
 
 static void blocks_few(const plait::BlockProduct& p) {
     Planes planes(p.rows, p.in, smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS));
     // Of one strip panels pass by; for several they are kept in the cache.
-    Shares shares(p, 1, planes.strips > 1 ? 1 << 19 : 1 << 15);
+    bool side_by_side = planes.strips == 1 && planes.height <= 2 && SIDE_BY_SIDE == 2;
+    Shares shares(p, 1, side_by_side ? 1 : planes.strips > 1 ? 1 << 19 : 1 << 15, side_by_side ? 2 : 1);
     in_region([&] {
         if (thread_here() > 0) shares.begin();
         quantise(p, planes);
-        shares.each([&](const Share& share) {
-            with_form(share.part->form,
-                      [&](auto form) { few_strips<decltype(form)::value>(p, planes, share); });
+        shares.each([&](const Share* given, long count) {
+            bool alike = count == 2 && given[0].part->form == given[1].part->form;
+            for (long i = 0; i < count; i += alike ? 2 : 1)
+                with_form(given[i].part->form, [&](auto form) {
+                    few_strips<decltype(form)::value>(p, planes, given + i, alike ? 2 : 1);
+                });
         });
     });
 }

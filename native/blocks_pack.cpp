@@ -77,17 +77,16 @@ void place(const Byte* b, int group, Byte* record, int output) {
     }
 }
 
-// Scales of one block of one output go to their places beside the codes.
+// Scales of one block of one output go to their places in a chunk.
 template <Form F>
-void place_scales(const Byte* b, Byte* side, long block, int output) {
+void place_scales(const Byte* b, Byte* to, long block, int output) {
     constexpr Shape shape = shape_of(F);
     if constexpr (shape.side == Side::scale) {
-        std::memcpy(side + block * 32 + 2 * output, b, 2);
+        std::memcpy(to + block % 2 * 32 + 2 * output, b, 2);
     } else if constexpr (shape.side == Side::scale_offset) {
-        std::memcpy(side + block * 64 + 2 * output, b, 2);
-        std::memcpy(side + block * 64 + 32 + 2 * output, b + 2, 2);
+        std::memcpy(to + block % 2 * 64 + 2 * output, b, 2);
+        std::memcpy(to + block % 2 * 64 + 32 + 2 * output, b + 2, 2);
     } else if constexpr (shape.side == Side::super) {
-        Byte* to = side + block * 320;
         std::memcpy(to + 2 * output, b, 2);
         std::memcpy(to + 32 + 2 * output, b + 2, 2);
         const Byte *scale = b + 4, *least = b + 8, *low = b + 12;
@@ -98,7 +97,6 @@ void place_scales(const Byte* b, Byte* side, long block, int output) {
             to[64 + 32 * (g + 4) + 16 + output] = Byte(low[g] >> 4 | least[g] >> 6 << 4);
         }
     } else {
-        Byte* to = side + block * 288;
         std::memcpy(to + 2 * output, b + 208, 2);
         for (int g = 0; g < 16; ++g) to[32 + 16 * g + output] = b[192 + g];
     }
@@ -113,15 +111,15 @@ void pack(const BlockRows& r) {
 #pragma omp parallel for schedule(static)
     for (long p = 0; p < (r.out + PANEL - 1) / PANEL; ++p) {
         Byte* panel = r.to + (r.first + p * r.step) * size;
-        Byte* side = panel + r.in / GROUP * record_bytes(F);
         long count = r.out - p * PANEL < PANEL ? r.out - p * PANEL : PANEL;
-        if (count < PANEL || side_bytes(F, r.in) % 64) std::memset(panel, 0, size);
+        if (count < PANEL || shape.side == Side::super_halves || blocks * groups % chunk_groups(F))
+            std::memset(panel, 0, size);
         for (long block = 0; block < blocks; ++block)
             for (int output = 0; output < count; ++output) {
                 const Byte* b = r.rows + (p * PANEL + output) * row_bytes + block * shape.block_bytes;
                 for (int g = 0; g < groups; ++g)
-                    place<F>(b, g, panel + (block * groups + g) * record_bytes(F), output);
-                place_scales<F>(b, side, block, output);
+                    place<F>(b, g, panel + record_at(F, block * groups + g), output);
+                place_scales<F>(b, panel + chunk_at(F, block * groups), block, output);
             }
     }
 }

@@ -1,6 +1,6 @@
-// How threads share a product with several parts. Each has a stretch of its panels, which it reads from front to back;
-// one that is done goes on with the last half of what another has left. Cores that others use as well are not equally
-// fast from one call to the next.
+// How threads share a product with several parts. Each has a stretch of its panels, which it reads from front to back,
+// or two far from each other, which it reads side by side: memory gives more that way. Where one is read, half of what
+// is left of the longest takes its place. Cores that others use as well are not equally fast from one call to the next.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace PLAIT_LEVEL {
 
 // Panels [first, stop) of a part (of gated products pairs of them), whose outputs begin at `column` of y.
 struct Share {
-    const plait::BlockPart* part;
-    long first, stop, column, outputs;
+    const plait::BlockPart* part = nullptr;
+    long first = 0, stop = 0, column = 0, outputs = 0;
 };
 
 // `work` on every thread.
@@ -45,7 +45,8 @@ class Shares {
     static long back(std::uint64_t left) { return long(left & 0xffffffffu); }
 
     const plait::BlockProduct& p;
-    const long step, least, threads;  // bytes that are taken at a time, at least
+    // Bytes that are taken at a time, at least; stretches of a thread, and of all.
+    const long step, least, lanes, count;
     Memory<Stretch> stretches;
 
     long outputs(const plait::BlockPart& part) const { return p.gated ? part.out / 2 : part.out; }
@@ -65,19 +66,19 @@ class Shares {
         return p.parts[i];
     }
 
-    // Takes units from the thread's own stretch; how many.
-    long take(Stretch& own, long& first) const {
+    // Takes units from the thread's own stretch, fewer at a time towards its end: each time waits until all that was
+    // asked of memory is there. What is left of the stretch others may take.
+    Share take(Stretch& own) const {
         std::uint64_t left = own.left.load(std::memory_order_relaxed);
         for (;;) {
-            long low = front(left), high = back(left), begin, column;
-            if (low >= high) return 0;
-            const plait::BlockPart& part = part_of(low, begin, column);
-            long many = larger(1, least / bytes(part));
-            many = smaller(many, smaller(high, begin + units(part)) - low);
-            if (own.left.compare_exchange_weak(left, word(low + many, high), std::memory_order_relaxed)) {
-                first = low;
-                return many;
-            }
+            long low = front(left), high = back(left), first, column;
+            if (low >= high) return {};
+            const plait::BlockPart& part = part_of(low, first, column);
+            long many = larger((high - low) / 4, larger(1, least / bytes(part)));
+            many = smaller(many, smaller(high, first + units(part)) - low);
+            if (!own.left.compare_exchange_weak(left, word(low + many, high), std::memory_order_relaxed)) continue;
+            long begin = (low - first) * step;
+            return {&part, begin, smaller(begin + many * step, panels(part)), column, outputs(part)};
         }
     }
 
@@ -86,7 +87,7 @@ class Shares {
         for (;;) {
             Stretch* longest = nullptr;
             std::uint64_t most = 0;
-            for (long t = 0; t < threads; ++t) {
+            for (long t = 0; t < count; ++t) {
                 std::uint64_t left = stretches.held[t].left.load(std::memory_order_relaxed);
                 if (back(left) - front(left) > back(most) - front(most)) longest = stretches.held + t, most = left;
             }
@@ -99,9 +100,9 @@ class Shares {
     }
 
   public:
-    Shares(const plait::BlockProduct& p, long step, long least)
-        : p(p), step(step), least(least), threads(threads_at_most()), stretches(threads) {
-        for (long t = 0; t < threads; ++t) new (stretches.held + t) Stretch;
+    Shares(const plait::BlockProduct& p, long step, long least, long lanes)
+        : p(p), step(step), least(least), lanes(lanes), count(threads_at_most() * lanes), stretches(count) {
+        for (long t = 0; t < count; ++t) new (stretches.held + t) Stretch;
         restart();
     }
 
@@ -109,13 +110,13 @@ class Shares {
     void restart() {
         long total = 0, low = 0;
         for (long i = 0; i < p.count; ++i) total += units(p.parts[i]) * bytes(p.parts[i]);
-        for (long t = 0; t < threads; ++t) {
-            long left = total / threads * (t + 1), high = 0, i = 0;
+        for (long t = 0; t < count; ++t) {
+            long left = total / count * (t + 1), high = 0, i = 0;
             for (; i < p.count && left >= units(p.parts[i]) * bytes(p.parts[i]); ++i) {
                 left -= units(p.parts[i]) * bytes(p.parts[i]);
                 high += units(p.parts[i]);
             }
-            if (i < p.count) high += t + 1 < threads ? left / bytes(p.parts[i]) : units(p.parts[i]);
+            if (i < p.count) high += t + 1 < count ? left / bytes(p.parts[i]) : units(p.parts[i]);
             stretches.held[t].left.store(word(low, high), std::memory_order_relaxed);
             low = high;
         }
@@ -123,29 +124,47 @@ class Shares {
 
     // Within a region: asks memory for what this thread takes first.
     void begin() const {
-        long first, column, low = front(stretches.held[thread_here()].left.load(std::memory_order_relaxed));
-        if (low >= back(stretches.held[thread_here()].left.load(std::memory_order_relaxed))) return;
-        const plait::BlockPart& part = part_of(low, first, column);
-        const std::uint8_t* at = part.w + (low - first) * bytes(part);
-        for (long line = 0; line < smaller(AT_FIRST, bytes(part)); line += 64) __builtin_prefetch(at + line, 0, 2);
+        for (long t = thread_here() * lanes; t < (thread_here() + 1) * lanes; ++t) {
+            std::uint64_t left = stretches.held[t].left.load(std::memory_order_relaxed);
+            if (front(left) >= back(left)) continue;
+            long first, column;
+            const plait::BlockPart& part = part_of(front(left), first, column);
+            const std::uint8_t* at = part.w + (front(left) - first) * bytes(part);
+            for (long line = 0; line < smaller(AT_FIRST, bytes(part)); line += 64) __builtin_prefetch(at + line, 0, 2);
+        }
     }
 
-    // Within a region: calls `work` with panels as long as there are any that no thread has taken.
+    // Within a region: calls `work` with panels of each of the thread's stretches, as many of one as of the other, and
+    // how many stretches these are, as long as there are any that no thread has taken.
     template <class Work>
     void each(Work&& work) const {
-        Stretch& own = stretches.held[thread_here()];
-        do {
-            long low, first, column;
-            while (long many = take(own, low)) {
-                const plait::BlockPart& part = part_of(low, first, column);
-                long begin = (low - first) * step;
-                work(Share{&part, begin, smaller(begin + many * step, panels(part)), column, outputs(part)});
+        Stretch* own = stretches.held + thread_here() * lanes;
+        Share taken[MOST_LANES] = {};
+        for (;;) {
+            Share shares[MOST_LANES];
+            long found = 0, most = 0;
+            for (long lane = 0; lane < lanes; ++lane) {
+                Share& share = taken[lane];
+                while (share.first == share.stop) {
+                    share = take(own[lane]);
+                    if (share.first == share.stop && !steal(own[lane])) break;
+                }
+                if (share.first == share.stop) continue;
+                most = found == 0 ? share.stop - share.first : smaller(most, share.stop - share.first);
+                shares[found++] = share;
             }
-        } while (steal(own));
+            if (found == 0) return;
+            for (long i = 0; i < found; ++i) shares[i].stop = shares[i].first + most;
+            work(shares, found);
+            for (long lane = 0; lane < lanes; ++lane)
+                if (taken[lane].first < taken[lane].stop) taken[lane].first += most;
+        }
     }
 
+    static constexpr long MOST_LANES = 2;
+
   private:
-    static constexpr long AT_FIRST = 1 << 15;
+    static constexpr long AT_FIRST = 1 << 14;
 };
 
 }  // namespace PLAIT_LEVEL

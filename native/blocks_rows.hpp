@@ -29,7 +29,7 @@ struct Entry {
 // All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high and 32 low, its
 // scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the last are zeros.
 //
-// Where the largest number of a group is more than four times as large as such are in its row on average, what rounding
+// Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
 // has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
 // neighbours coarse. Rows of the strip that need no such entry have zeros there, which change no sum.
 struct Planes {
@@ -121,7 +121,7 @@ PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row) {
     float total = 0.0f;
     for (long g = 0; g < p.in / plait::GROUP; ++g)
         total += from_bits(largest(p.x + row * p.x_stride + g * plait::GROUP));
-    return 4.0f * total / float(p.in / plait::GROUP);
+    return 3.0f * total / float(p.in / plait::GROUP);
 }
 
 PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long limit, float* rest) {

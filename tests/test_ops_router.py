@@ -104,7 +104,7 @@ def test_scores_that_underflow_give_no_nan():
 
 def called(**registers: Tensor) -> Call:
     """A call with nothing but its registers."""
-    return Call((), torch.empty(0), torch.empty(0), 0, registers=registers)
+    return Call((), torch.empty(0), registers=registers)
 
 
 class Counted:

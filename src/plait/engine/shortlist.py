@@ -49,7 +49,9 @@ class NativeRow:
         kernels = native() if kernels is None else kernels
         if kernels is None or logits.dim() != 1 or logits.numel() == 0 or not logits.is_floating_point():
             return None
-        row = logits.detach().to("cpu", torch.float32).contiguous()
+        row = logits.detach()
+        if not (row.dtype == torch.float32 and row.device.type == "cpu" and row.is_contiguous()):
+            row = row.to("cpu", torch.float32).contiguous()
         if logits.dtype == torch.float64 and not torch.equal(row.double(), logits.detach().cpu()):
             return None
         index, peak, broken = kernels.peak(row.data_ptr(), row.numel())

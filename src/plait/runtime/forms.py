@@ -127,8 +127,7 @@ def _watched(model: Model) -> list[tuple[Step, list[str]]]:
     tokens = tuple(index % model.blueprint.vocabulary for index in range(count))
     session = model.session()
     session.prepare(count)
-    positions = torch.arange(count)
-    call = Call((Span(session, tokens),), torch.tensor(tokens), positions, count - 1, [])
+    call = Call((Span(session, tokens),), torch.tensor(tokens), [])
     found = []
     try:
         for step in model.steps:

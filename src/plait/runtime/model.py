@@ -139,8 +139,12 @@ class Model:
         rows: list[list[Tensor]] = [[] for _ in spans]
         for piece in _pieces(spans):
             self._piece(piece, wants, rows)
-        empty = torch.empty(0, self.blueprint.vocabulary)
-        return [found[0] if len(found) == 1 else torch.cat(found) if found else empty for found in rows]
+        return [self._joined(found) for found in rows]
+
+    def _joined(self, found: list[Tensor]) -> Tensor:
+        if len(found) == 1:
+            return found[0]
+        return torch.cat(found) if found else torch.empty(0, self.blueprint.vocabulary)
 
     def _check(self, span: Span) -> None:
         if not span.tokens:
@@ -158,11 +162,14 @@ class Model:
                 span.session.prepare(len(span.tokens))
             h, scratch = self._forward(spans)
             wanted = _wanted(parts, wants)
-            at = 0
             if wanted:
-                logits = self._logits(_chosen(h, [row for _, own in wanted for row in own])).float()
+                logits = self._logits(_chosen(h, [row for _, own in wanted for row in own]))
+                if logits.dtype != torch.float32:
+                    logits = logits.float()
+                at = 0
                 for index, own in wanted:
-                    rows[index].append(logits[at : at + len(own)])
+                    # Between the tokens of a large model each call into torch is a cold one: one part needs none.
+                    rows[index].append(logits if len(wanted) == 1 else logits[at : at + len(own)])
                     at += len(own)
             if scratch is not None:
                 scratch.give_back()
@@ -194,19 +201,8 @@ class Model:
 
     def _forward(self, spans: tuple[Span, ...], trace: list[Tensor] | None = None) -> tuple[Tensor, Scratch | None]:
         """The last layer's output of all tokens end to end, and the scratch it may lie in."""
-        positions: list[int] = []
-        tokens: list[int] = []
-        for span in spans:
-            tokens.extend(span.tokens)
-            at = span.session.position
-            positions.extend(range(at, at + len(span.tokens)))
-        call = Call(
-            spans,
-            torch.tensor(tokens, dtype=torch.int64, device=self.device),
-            torch.tensor(positions, dtype=torch.int64, device=self.device),
-            max(positions),
-            trace,
-        )
+        tokens = [token for span in spans for token in span.tokens]
+        call = Call(spans, torch.tensor(tokens, dtype=torch.int64, device=self.device), trace)
         plan, scratch = self.plan() if trace is None else None, None
         if plan is not None:
             scratch = plan(call)
@@ -238,7 +234,9 @@ def _wanted(parts: Sequence[tuple[int, Span, bool]], wants: Sequence[Want]) -> l
 
 
 def _chosen(h: Tensor, rows: list[int]) -> Tensor:
-    """Rows of h [..., n, hidden]: a view where they lie end to end."""
+    """Rows of h [..., n, hidden]: h itself, or a view where they lie end to end."""
+    if len(rows) == h.shape[-2]:
+        return h
     if rows[-1] - rows[0] + 1 == len(rows):
         return h[..., rows[0] : rows[-1] + 1, :]
     return h[..., rows, :]

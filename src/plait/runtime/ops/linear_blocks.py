@@ -80,10 +80,10 @@ def rounded(x: Tensor, limit: int = _NO_LIMIT) -> Tensor:
     """Rows [n, in] as the kernels read them, in float64. limit: see `quantised`."""
     q, scales = quantised(x, limit)
     found = q * scales
-    # Where the largest number is more than four times as large as such are on average, what is left is rounded as well.
+    # Where the largest number is more than three times such numbers' average, what is left is rounded as well.
     most = x.to(torch.float32).reshape_as(q).abs().amax(-1, keepdim=True)
     rest, finer = quantised((x.to(torch.float64).reshape_as(q) - found).flatten(1), limit)
-    over = most > 4 * most.mean(1, keepdim=True)
+    over = most > 3 * most.mean(1, keepdim=True)
     return torch.where(over, found + rest * finer, found).flatten(1)
 
 

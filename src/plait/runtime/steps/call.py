@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Rope
@@ -25,17 +26,14 @@ __all__ = ["Call", "EndLayer", "Step"]
 
 @dataclass(slots=True)
 class Call:
-    """One ragged call: spans end to end, absolute positions of all rows, the registers.
+    """One ragged call: spans end to end, the registers.
 
-    last   the highest position
     trace  where each layer's output is recorded, None: nowhere
     held   cosines and sines that native programs of the call read
     """
 
     spans: tuple[Span, ...]
     tokens: Tensor
-    positions: Tensor
-    last: int
     trace: list[Tensor] | None = None
     registers: dict[str, Tensor] = field(default_factory=dict)
     rotations: dict[Rope, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -46,6 +44,17 @@ class Call:
     def rows(self) -> int:
         """Tokens of the call."""
         return self.tokens.shape[0]
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+        return max(span.session.position + len(span.tokens) for span in self.spans) - 1
+
+    @property
+    def positions(self) -> Tensor:
+        """Absolute positions of all rows [rows]."""
+        starts = [(span.session.position, len(span.tokens)) for span in self.spans]
+        return torch.tensor([at for start, count in starts for at in range(start, start + count)]).to(self.tokens)
 
     def rotation(self, rope: Rope, table: RopeTable) -> tuple[Tensor, Tensor]:
         """cos and sin of this call's rows, made once for all layers of a kind."""

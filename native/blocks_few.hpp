@@ -157,7 +157,7 @@ static void blocks_few(const plait::BlockProduct& p) {
     Planes planes(p.rows, p.in, smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS));
     // Of one strip panels pass by; for several they are kept in the cache.
     bool side_by_side = planes.strips == 1 && planes.height <= 2 && SIDE_BY_SIDE == 2;
-    Shares shares(p, 1, side_by_side ? 1 : planes.strips > 1 ? 1 << 19 : 1 << 15, side_by_side ? 2 : 1);
+    Shares shares(p, 1, planes.strips > 1 ? 1 << 19 : 1 << 15, side_by_side ? 2 : 1);
     in_region([&] {
         if (thread_here() > 0) shares.begin();
         quantise(p, planes);

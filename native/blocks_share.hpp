@@ -66,15 +66,14 @@ class Shares {
         return p.parts[i];
     }
 
-    // Takes units from the thread's own stretch, fewer at a time towards its end: each time waits until all that was
-    // asked of memory is there. What is left of the stretch others may take.
+    // Takes units from the thread's own stretch. What is left of it others may take.
     Share take(Stretch& own) const {
         std::uint64_t left = own.left.load(std::memory_order_relaxed);
         for (;;) {
             long low = front(left), high = back(left), first, column;
             if (low >= high) return {};
             const plait::BlockPart& part = part_of(low, first, column);
-            long many = larger((high - low) / 4, larger(1, least / bytes(part)));
+            long many = larger(1, least / bytes(part));
             many = smaller(many, smaller(high, first + units(part)) - low);
             if (!own.left.compare_exchange_weak(left, word(low + many, high), std::memory_order_relaxed)) continue;
             long begin = (low - first) * step;

@@ -19,12 +19,8 @@ constexpr int FEW_ROWS = 2;
 constexpr int FEW_ROWS = 1;
 #endif
 
-// Panels that one or two rows meet side by side; where there are few registers, one.
-#if defined(__AVX512F__)
-constexpr int SIDE_BY_SIDE = 2;
-#else
-constexpr int SIDE_BY_SIDE = 1;
-#endif
+// Panels that so many rows meet side by side: there must be registers for their sums.
+constexpr int side_by_side(long rows) { return FEW_ROWS == 4 && rows <= 2 ? 2 : 1; }
 
 // Bytes before their turn at which codes and scales are asked for.
 constexpr long CODES_AHEAD = 1024;
@@ -129,13 +125,8 @@ static void few_strips(const plait::BlockProduct& p, const Planes& planes, const
     long panels = shares->stop - shares->first;
     for (long strip = 0; strip < planes.strips; ++strip)
         for (long panel = 0; panel < panels; ++panel) {
-            if constexpr (ROWS <= 2 && SIDE_BY_SIDE == 2) {
-                if (count == 2) {
-                    few_panels<F, ROWS, 2>(p, planes, strip, shares, panel);
-                    continue;
-                }
-            }
-            few_panels<F, ROWS, 1>(p, planes, strip, shares, panel);
+            if (count == 1) few_panels<F, ROWS, 1>(p, planes, strip, shares, panel);
+            else few_panels<F, ROWS, side_by_side(ROWS)>(p, planes, strip, shares, panel);
         }
 }
 
@@ -156,10 +147,9 @@ static void few_strips(const plait::BlockProduct& p, const Planes& planes, const
 static void blocks_few(const plait::BlockProduct& p) {
     Planes planes(p.rows, p.in, smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS));
     // Of one strip panels pass by; for several they are kept in the cache.
-    bool side_by_side = planes.strips == 1 && planes.height <= 2 && SIDE_BY_SIDE == 2;
-    Shares shares(p, 1, planes.strips > 1 ? 1 << 19 : 1 << 15, side_by_side ? 2 : 1);
+    bool one = planes.strips == 1;
+    Shares shares(p, 1, one ? 1 << 15 : 1 << 19, one ? side_by_side(planes.height) : 1);
     in_region([&] {
-        if (thread_here() > 0) shares.begin();
         quantise(p, planes);
         shares.each([&](const Share* given, long count) {
             bool alike = count == 2 && given[0].part->form == given[1].part->form;

@@ -36,6 +36,8 @@ PLAIT_INLINE void barrier() {
 
 // Units of `step` panels of all parts, numbered end to end.
 class Shares {
+    static constexpr long MOST_LANES = 2;
+
     // Units [front, back) that no thread has taken, in one word.
     struct alignas(64) Stretch {
         std::atomic<std::uint64_t> left;
@@ -121,18 +123,6 @@ class Shares {
         }
     }
 
-    // Within a region: asks memory for what this thread takes first.
-    void begin() const {
-        for (long t = thread_here() * lanes; t < (thread_here() + 1) * lanes; ++t) {
-            std::uint64_t left = stretches.held[t].left.load(std::memory_order_relaxed);
-            if (front(left) >= back(left)) continue;
-            long first, column;
-            const plait::BlockPart& part = part_of(front(left), first, column);
-            const std::uint8_t* at = part.w + (front(left) - first) * bytes(part);
-            for (long line = 0; line < smaller(AT_FIRST, bytes(part)); line += 64) __builtin_prefetch(at + line, 0, 2);
-        }
-    }
-
     // Within a region: calls `work` with panels of each of the thread's stretches, as many of one as of the other, and
     // how many stretches these are, as long as there are any that no thread has taken.
     template <class Work>
@@ -160,10 +150,6 @@ class Shares {
         }
     }
 
-    static constexpr long MOST_LANES = 2;
-
-  private:
-    static constexpr long AT_FIRST = 1 << 14;
 };
 
 }  // namespace PLAIT_LEVEL

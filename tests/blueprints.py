@@ -38,7 +38,7 @@ def small(*layers: Layer, **changes: object) -> Blueprint:
         final_norm=NORM,
         head=Head(tied=True),
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def layer(mixer: Attention | LatentAttention | GatedDeltaNet, width: int = 96) -> Layer:

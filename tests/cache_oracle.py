@@ -79,7 +79,7 @@ class Counted:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.holders = 1
-        memory.alive.add(self)  # type: ignore[arg-type]
+        memory.alive.add(self)
 
     def share(self) -> None:
         if self.holders < 1:
@@ -91,7 +91,7 @@ class Counted:
             raise Misuse("released twice")
         self.holders -= 1
         if not self.holders:
-            self.memory.alive.remove(self)  # type: ignore[arg-type]
+            self.memory.alive.remove(self)
 
     def alive(self) -> None:
         if self.holders < 1:

@@ -192,7 +192,7 @@ def test_bad_settings_are_refused() -> None:
         lambda: Store(HYBRID, 0, page_size=0),
         lambda: Placement(grid=0),
         lambda: Placement(spacing=0),
-        lambda: Placement(frozenset(["tail"])),  # type: ignore[arg-type]
+        lambda: Placement(frozenset(["tail"])),
         lambda: Placement(last=frozenset(["reply"])),
     ):
         with pytest.raises(UsageError):
@@ -243,7 +243,7 @@ def test_an_anchor_asked_for_again_keeps_the_kind_that_stays_longer() -> None:
     session = IntSession(HYBRID, Memory())
     session.extend([0] * 8)
     for kind in ("system", "prompt"):
-        assert [left.why for left in store.commit(session, [Mark(8, kind)]).left_out] == ["near"]  # type: ignore[arg-type]
+        assert [left.why for left in store.commit(session, [Mark(8, kind)]).left_out] == ["near"]
         assert store.match([0] * 9, PLAIN).report.anchors == (Mark(8, "system"),)
         store.check()
 

@@ -29,7 +29,7 @@ def test_warm_is_cold_on_short_prompts(model: Shape) -> None:
 @by_mix
 @pytest.mark.parametrize("kinds", [{"reply"}, {"fork"}, {"prompt", "grid"}, {"ladder", "system"}, set()], ids=sorted)
 def test_warm_is_cold_with_every_placement(model: Shape, kinds: set[str]) -> None:
-    placement = Placement(frozenset(kinds), grid=6, spacing=3)  # type: ignore[arg-type]
+    placement = Placement(frozenset(kinds), grid=6, spacing=3)
     random_requests(model, 60, 1500, 7, placement=placement)
 
 

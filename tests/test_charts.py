@@ -28,7 +28,7 @@ series = st.lists(
 
 
 def drawn(found: list[Series], **options: object) -> ET.Element:
-    return ET.fromstring(line_chart(found, title="A title", x=X, y=Y, **options))  # type: ignore[arg-type]
+    return ET.fromstring(line_chart(found, title="A title", x=X, y=Y, **options))
 
 
 def values(root: ET.Element) -> list[list[tuple[int, int]]]:

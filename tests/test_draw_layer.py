@@ -136,9 +136,9 @@ def test_a_layer_that_is_not_there_is_a_usage_error(index: int) -> None:
 def test_unknown_themes_and_languages_are_usage_errors() -> None:
     blueprint = blueprint_of("smollm2-135m")
     with pytest.raises(UsageError, match="sepia"):
-        layer_svg(blueprint, 0, theme="sepia")  # type: ignore[arg-type]
+        layer_svg(blueprint, 0, theme="sepia")
     with pytest.raises(UsageError, match="fr"):
-        layers_svg(blueprint, lang="fr")  # type: ignore[arg-type]
+        layers_svg(blueprint, lang="fr")
 
 
 def test_names_are_text_and_not_markup() -> None:

@@ -273,7 +273,7 @@ def test_biases_of_latent_attention_have_no_gguf_tensors() -> None:
 def test_layers_that_share_a_choice_show_in_the_tensors() -> None:
     blueprint = replace(read({**glm_5(), "index_topk_freq": 2, "num_hidden_layers": 6}), mtp=None)
     assert there_and_back(blueprint) == blueprint
-    sources = [mixer.indexer.source for layer in blueprint.layers if (mixer := layer.mixer) and mixer.indexer]  # type: ignore[union-attr]
+    sources = [mixer.indexer.source for layer in blueprint.layers if (mixer := layer.mixer) and mixer.indexer]
     assert sources == [None, None, 1, None, 3, None]
     # The metadata alone have no word for it.
     assert there_and_back(blueprint, {}) == replace(read({**glm_5(), "num_hidden_layers": 6}), mtp=None)

@@ -40,7 +40,7 @@ ROPE = Rope(1e4, 4, 8, pairing="adjacent", distance=1)
 
 
 def attention(**changes: object) -> Attention:
-    return replace(Attention(heads=4, kv_heads=2, qk_dim=16, v_dim=8, scale=0.25), **changes)  # type: ignore[arg-type]
+    return replace(Attention(heads=4, kv_heads=2, qk_dim=16, v_dim=8, scale=0.25), **changes)
 
 
 def latent(q_rank: int | None = 24, indexer: Indexer | None = None) -> LatentAttention:

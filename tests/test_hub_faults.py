@@ -82,7 +82,7 @@ class Canned:
             def makefile(self, _: str) -> io.BytesIO:
                 return io.BytesIO(raw)
 
-        response = http.client.HTTPResponse(Socket())  # type: ignore[arg-type]
+        response = http.client.HTTPResponse(Socket())
         response.begin()
         return response
 
@@ -91,7 +91,7 @@ def test_the_token_stays_at_home() -> None:
     transport = Transport("https://hub.example/mirror", "hf_secret")
     there = b"HTTP/1.1 302 Found\r\nLocation: https://cdn.example/file\r\n\r\n"
     canned = Canned(there, b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-1/9\r\nContent-Length: 2\r\n\r\nab")
-    transport._opener = canned  # type: ignore[assignment]
+    transport._opener = canned
     found = transport.range("x", 0, 2)
     assert (found.body, found.size, found.commit) == (b"ab", 9, None)
     assert [r.full_url for r in canned.requests] == ["https://hub.example/mirror/x", "https://cdn.example/file"]
@@ -99,12 +99,12 @@ def test_the_token_stays_at_home() -> None:
     assert all(r.get_header("Range") == "bytes=0-1" for r in canned.requests)
     for elsewhere in (b"https://hub.example:444/x", b"https://hub.example.evil/x"):
         canned = Canned(there.replace(b"https://cdn.example/file", elsewhere), b"HTTP/1.1 404 No\r\n\r\n")
-        transport._opener = canned  # type: ignore[assignment]
+        transport._opener = canned
         with pytest.raises(Absent):
             transport.whole("x", limit=9)
         assert canned.requests[1].get_header("Authorization") is None
     downgrade = Canned(there.replace(b"https://cdn.example/file", b"http://hub.example/x"))
-    transport._opener = downgrade  # type: ignore[assignment]
+    transport._opener = downgrade
     with pytest.raises(PlaitError, match="a redirect"):
         transport.whole("x", limit=9)
 
@@ -125,7 +125,7 @@ def test_the_token_stays_at_home() -> None:
 )
 def test_ranges_that_are_not_what_was_asked_for(headers: str, body: str, words: str) -> None:
     transport = Transport()
-    transport._opener = Canned(f"HTTP/1.1 {headers}\r\n\r\n{body}".encode())  # type: ignore[assignment]
+    transport._opener = Canned(f"HTTP/1.1 {headers}\r\n\r\n{body}".encode())
     with pytest.raises(PlaitError, match=words):
         transport.range("x", 0, 2)
 
@@ -225,7 +225,7 @@ def test_any_answer_is_read_or_refused(code: bytes, headers: list[bytes], body: 
     raw = b"\r\n".join([b"HTTP/1.1 " + code + b" OK", *headers, b"", b""]) + body
     for ask in (lambda t: t.whole("x", limit=20), lambda t: t.range("x", 0, 3)):
         transport = Transport()
-        transport._opener = Canned(*[raw] * 9)  # type: ignore[assignment]
+        transport._opener = Canned(*[raw] * 9)
         try:
             assert len(ask(transport).body) <= 20
         except Absent:

@@ -161,7 +161,7 @@ def test_what_is_reserved_covers_what_resuming_needs(context: int) -> None:
     found = memory(MIXED, context)
     row = 2 * (16 + 8) * 2
     for window, category in ((8, "windows"), (100, "windows")):
-        one = memory(small(layer(attention(window=window))), context).categories[category]  # type: ignore[index]
+        one = memory(small(layer(attention(window=window))), context).categories[category]
         kept = [p for p in range(context) if p >= context - window + 1 - SLACK]
         slabs = {p // SLAB for p in kept}
         assert one.reserved_bytes == len(slabs) * SLAB * row

@@ -138,7 +138,7 @@ def test_a_model_of_an_unknown_family(show: Any, tmp_path: Path) -> None:
 
 def test_a_quantization_whose_blocks_are_not_told(show: Any, tmp_path: Path) -> None:
     """Weights that cannot be counted as they are stored are counted as something else, and it is said."""
-    config = json.loads(json.dumps(dict(open_model("deepseek-v3").entry.config)))  # type: ignore[union-attr]
+    config = json.loads(json.dumps(dict(open_model("deepseek-v3").entry.config)))
     config["quantization_config"] = {"quant_method": "awq"}
     file = tmp_path / "other.json"
     file.write_text(json.dumps(config))

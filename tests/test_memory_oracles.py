@@ -35,7 +35,7 @@ def growth(blueprint: Blueprint, context: int, kv_format: str = "f16") -> int:
 
 def need(blueprint: Blueprint, context: int, category: str, batch: int = 1) -> int:
     account: MemoryAccount = memory(blueprint, context, batch=batch, kv_format="f16", kv_layout=True)
-    return account.categories[category].need_bytes  # type: ignore[index]
+    return account.categories[category].need_bytes
 
 
 QWEN_DELTA = GatedDeltaNet(16, 48, 128, 128, 4, NORM)

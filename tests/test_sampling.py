@@ -290,7 +290,7 @@ def test_seeds() -> None:
     assert run(Sampler(sampling, seed=2**64 - 1)) != run(Sampler(sampling, seed=2**64 - 2))
     for seed in (-1, 2**64, True, 1.0):
         with pytest.raises(UsageError, match="seed"):
-            Sampler(sampling, seed=seed)  # type: ignore[arg-type]
+            Sampler(sampling, seed=seed)
 
 
 def test_penalties_come_from_counts_alone_and_leave_logprob_raw() -> None:
@@ -375,7 +375,7 @@ INVALID: Final[tuple[tuple[str, object], ...]] = (
 @pytest.mark.parametrize(("field", "value"), INVALID, ids=lambda part: str(type(part).__name__))
 def test_invalid_values_are_refused_with_the_field_named(field: str, value: object) -> None:
     with pytest.raises(UsageError, match=rf"^{field}: expected an? .+, found .+") as caught:
-        Sampling(**{field: value})  # type: ignore[arg-type]
+        Sampling(**{field: value})
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 
@@ -384,7 +384,7 @@ def test_the_message_shows_expected_and_found() -> None:
     with pytest.raises(UsageError, match=r"^top_p: expected a number in \[0, 1\], found 1\.5$"):
         Sampling(top_p=1.5)
     with pytest.raises(UsageError, match=r"^min_p: expected .*, found the string 'x\\n'$"):
-        Sampling(min_p="x\n")  # type: ignore[arg-type]
+        Sampling(min_p="x\n")
 
 
 def test_valid_values_are_normalised() -> None:
@@ -396,4 +396,4 @@ def test_valid_values_are_normalised() -> None:
     assert (sampling.greedy, sampling.penalised) == (False, True)
     assert {field.name for field in fields(Sampling)} == {*NUMBERS, "top_k", "seed"}
     with pytest.raises(FrozenInstanceError):
-        sampling.seed = 1  # type: ignore[misc]
+        sampling.seed = 1

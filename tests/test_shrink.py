@@ -130,7 +130,7 @@ def test_lists_of_layers_are_cut_alike() -> None:
     kinds = ["full", "full", "full", *["shared", "full"] * 37, "shared"]
     config = config_of("glm-5", indexer_types=kinds)
     small = tiny(config)
-    assert len(small["indexer_types"]) == small["num_hidden_layers"]  # type: ignore[arg-type]
+    assert len(small["indexer_types"]) == small["num_hidden_layers"]
     large, now = blueprint_of(config), blueprint_of(small)
     assert {words(layer) for layer in now.layers} == {words(layer) for layer in large.layers}
 
@@ -148,7 +148,7 @@ def test_a_pattern_by_a_rule_keeps_the_first_layers() -> None:
 def test_a_pattern_without_a_period_keeps_layers_of_each_run() -> None:
     config = config_of("qwen3-4b", use_sliding_window=True, sliding_window=4096, max_window_layers=20)
     small = blueprint_of(tiny(config))
-    assert [layer.mixer.window for layer in small.layers] == [None, None, 8, 8]  # type: ignore[union-attr]
+    assert [layer.mixer.window for layer in small.layers] == [None, None, 8, 8]
     listed = {**config, "layer_types": ["full_attention"] * 20 + ["sliding_attention"] * 16}
     assert blueprint_of(tiny(listed)) == small
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import regex  # type: ignore[import-untyped]
+import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_texts import TEXTS, Header, with_keys

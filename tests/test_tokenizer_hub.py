@@ -107,7 +107,7 @@ def write(directory: Path, name: str, content: object) -> None:
 
 def reference(directory: Path) -> PreTrainedTokenizerFast:
     file = str(directory / "tokenizer.json")
-    return PreTrainedTokenizerFast(tokenizer_file=file, clean_up_tokenization_spaces=False)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_file=file, clean_up_tokenization_spaces=False)
 
 
 @pytest.mark.parametrize("text", TEXTS)

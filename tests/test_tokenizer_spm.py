@@ -76,10 +76,10 @@ def gemma(gemma_gguf: Path) -> Tokenizer:
 @pytest.fixture(scope="module")
 def reference(gemma_gguf: Path) -> sentencepiece.SentencePieceProcessor:
     data = read_gguf(gemma_gguf).metadata
-    tokens, scores = list(data["tokenizer.ggml.tokens"]), list(data["tokenizer.ggml.scores"])  # type: ignore[arg-type]
-    kinds = list(data["tokenizer.ggml.token_type"])  # type: ignore[arg-type]
+    tokens, scores = list(data["tokenizer.ggml.tokens"]), list(data["tokenizer.ggml.scores"])
+    kinds = list(data["tokenizer.ggml.token_type"])
     kinds[tokens.index("<unk>")] = UNKNOWN  # the file says CONTROL, sentencepiece insists on one unknown piece
-    return processor(tokens, scores, kinds, prefix=False, bytes_=True)  # type: ignore[arg-type]
+    return processor(tokens, scores, kinds, prefix=False, bytes_=True)
 
 
 def test_facts_of_gemma(gemma: Tokenizer) -> None:

@@ -118,8 +118,8 @@ class Job:
 
     @staticmethod
     def of(data: dict[str, object]) -> Job:
-        made = Job(**data)  # type: ignore[arg-type]
-        return replace(made, settings=Settings(**data["settings"]))  # type: ignore[arg-type]
+        made = Job(**data)
+        return replace(made, settings=Settings(**data["settings"]))
 
 
 def quick(row: Row) -> Row:

@@ -17,9 +17,6 @@ using Half = std::uint16_t;
 constexpr long STEP = 32;          // columns of a tile of inputs
 constexpr long TILE = 16 * STEP;   // elements of a tile
 
-// What was put down is in memory: the compiler does not know that tiles are loaded from it.
-PLAIT_INLINE void written() { __asm__ volatile("" : : : "memory"); }
-
 // 32 numbers as bf16, to nearest.
 PLAIT_INLINE __m512i pair_bf16(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
 PLAIT_INLINE __m512 low_floats(__m512i halves) {

@@ -95,7 +95,7 @@ static void score_few(const Rows& rows, long block, const Half* q, Half* room, f
         const Half* k = plain_keys<CODED>(from, bytes, part.dim, room);
         for (long d = 0; d < width; d += STEP, q += QUERY_PLANES * TILE) {
             if (CODED) clear_four();
-            written();
+            plait::written();
             meet_few(k + d, width, q, ahead, each);
             if (!CODED) continue;
             put_four(made);
@@ -172,7 +172,7 @@ static void mix_few(const Rows& rows, const Seen& seen, const float* scores, Hal
             long together = CODED || across - c < 4 ? 2 : 4;
             tile_values<CODED>(from, bytes, a.v_dim, c * 16, smaller((c + together) * 16, a.v_dim), together, values);
             if (CODED) fold(rows.count, column, column + BLOCK, scores, scales + c / 2 * CHUNK_KEYS, folded);
-            written();
+            plait::written();
             _tile_loadd(0, to, width * 4);
             _tile_loadd(1, to + 16, width * 4);
             if (together == 2) {

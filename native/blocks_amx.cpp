@@ -1,6 +1,7 @@
-// Products with packed blocks on the processor's matrix tiles (AMX), for more rows than a few. The sums of a group are
+// Products with packed blocks on the processor's matrix tiles (AMX), for more rows than eight. The sums of a group are
 // those of the other forms, exactly, and so are the float operations that follow: the bits are theirs.
 #include "blocks_amx_codes.hpp"
+#include "blocks_eight.hpp"
 #include "blocks_share.hpp"
 #include "tiles.hpp"
 
@@ -10,8 +11,8 @@ namespace {
 
 using namespace PLAIT_LEVEL;
 
-// Rows from which on tiles are faster, and bytes of rows that stay in the cache while panels pass by.
-constexpr long LEAST_ROWS = 5, NEAR = 1 << 20;
+// Bytes of rows that stay in the cache while panels pass by.
+constexpr long NEAR = 1 << 20;
 // Panels that meet a row at a time, and groups whose sums are made before they are taken in: a load that follows the
 // store of a tile waits for it.
 constexpr int PANELS = 4, BATCH = 2;
@@ -173,7 +174,6 @@ void panels_of(const TileRows& rows, long strips, const std::uint8_t* const* pan
 template <Form F>
 void panels_of(const TileRows& rows, long strips, const std::uint8_t* const* panels, const Bench& bench) {
     switch (rows.height) {
-        case 8: return panels_of<F, 8>(rows, strips, panels, bench);
         case 12: return panels_of<F, 12>(rows, strips, panels, bench);
         default: return panels_of<F, 16>(rows, strips, panels, bench);
     }
@@ -208,9 +208,17 @@ void share_of_strips(const BlockProduct& p, const TileRows& rows, long low, long
 
 }  // namespace
 
+// Rows from which on tiles are faster.
+static long least_rows(const BlockProduct& p) {
+    for (long i = 0; i < p.count; ++i)
+        if (has_halves(p.parts[i].form)) return 5;
+    return 3;
+}
+
 void blocks_amx(const BlockProduct& p) {
-    if (p.rows < LEAST_ROWS) return blocks_avx512vnni(p);
-    long height = p.rows > 12 ? 16 : p.rows > 8 ? 12 : 8, strips = (p.rows + height - 1) / height;
+    if (p.rows < least_rows(p)) return blocks_avx512vnni(p);
+    if (p.rows <= EIGHT) return blocks_eight(p);
+    long height = p.rows > 12 ? 16 : 12, strips = (p.rows + height - 1) / height;
     long most = smaller(strips, larger(1, NEAR / (p.in / GROUP * height * 128)));
     TileRows rows(p.in, height, most);
     Shares shares(p, p.gated ? PANELS / 2 : PANELS, 1, 1);

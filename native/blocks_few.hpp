@@ -4,9 +4,7 @@
 //     acc = fma(float(sum of q (u - zero)) * s, A, acc), where there is an offset O then acc = fma(s * sum of q, O, acc)
 #pragma once
 
-#include "blocks_codes.hpp"
-#include "blocks_rows.hpp"
-#include "blocks_share.hpp"
+#include "blocks_strips.hpp"
 
 namespace PLAIT_LEVEL {
 
@@ -21,9 +19,6 @@ constexpr int FEW_ROWS = 1;
 
 // Panels that so many rows meet side by side: there must be registers for their sums.
 constexpr int side_by_side(long rows) { return FEW_ROWS == 4 && rows <= 2 ? 2 : 1; }
-
-// Bytes before their turn at which codes and scales are asked for.
-constexpr long CODES_AHEAD = 1024;
 
 template <int ROWS>
 struct Sums {
@@ -56,10 +51,8 @@ template <plait::Form F, int ROWS>
 PLAIT_INLINE void add_entry(const Planes& planes, const Entry& entry, const std::uint8_t* panel, Vec (&acc)[ROWS]) {
     constexpr int zero = plait::shape_of(F).zero;
     long g = entry.group, at = entry.place;
-    const std::uint8_t *record = panel + plait::record_at(F, g), *chunk = panel + plait::chunk_at(F, g);
-    for (long line = 0; line < plait::record_bytes(F); line += 64) __builtin_prefetch(record + CODES_AHEAD + line);
-    if (plait::in_chunk(F, g) == 0)
-        for (long line = 0; line < plait::side_bytes(F); line += 64) __builtin_prefetch(chunk + CODES_AHEAD + line);
+    const std::uint8_t* record = panel + plait::record_at(F, g);
+    ask_ahead<F>(panel, g);
     const std::int8_t* x = planes.bytes.at + at * 64;
     const std::int32_t* q = planes.sums.at + at * 2;
     Sums<ROWS> sums;
@@ -86,79 +79,42 @@ PLAIT_INLINE void add_entry(const Planes& planes, const Entry& entry, const std:
     }
 }
 
-// A strip of ROWS rows times panels side by side.
-template <plait::Form F, int ROWS, int PANELS>
-static void few(const Planes& planes, long strip, const std::uint8_t* const (&panels)[PANELS],
-                Vec (&made)[PANELS][ROWS]) {
-    // Of its own, so that the sums lie in registers all the time.
-    Vec acc[PANELS][ROWS];
-    for (int at = 0; at < PANELS; ++at)
-        for (int r = 0; r < ROWS; ++r) acc[at][r] = set1(0.0f);
-    const Entry *entry = planes.of(strip), *stop = entry + planes.counts.at[strip];
-    for (; entry < stop; ++entry)
-        for (int at = 0; at < PANELS; ++at) add_entry<F, ROWS>(planes, *entry, panels[at], acc[at]);
-    for (int at = 0; at < PANELS; ++at)
-        for (int r = 0; r < ROWS; ++r) made[at][r] = acc[at][r];
-}
-
-// Panel `panel` (of gated products pair of panels) of each of the shares, PANELS of one form.
-template <plait::Form F, int ROWS, int PANELS>
-static void few_panels(const plait::BlockProduct& p, const Planes& planes, long strip, const Share* shares, long panel) {
-    long size = plait::panel_bytes(F, p.in);
-    const std::uint8_t* at[PANELS];
-    Vec made[PANELS][ROWS], up[PANELS][ROWS];
-    for (int i = 0; i < PANELS; ++i) at[i] = shares[i].part->w + (shares[i].first + panel) * (p.gated ? 2 : 1) * size;
-    few<F, ROWS, PANELS>(planes, strip, at, made);
-    if (p.gated) {
-        for (int i = 0; i < PANELS; ++i) at[i] += size;
-        few<F, ROWS, PANELS>(planes, strip, at, up);
+// By products of bytes, each row by itself.
+struct Dots {
+    template <plait::Form F, int ROWS, int PANELS>
+    static void meet(const Planes& planes, long strip, const std::uint8_t* const (&panels)[PANELS],
+                     Vec (&made)[PANELS][ROWS]) {
+        // Of its own, so that the sums lie in registers all the time.
+        Vec acc[PANELS][ROWS];
+        for (int at = 0; at < PANELS; ++at)
+            for (int r = 0; r < ROWS; ++r) acc[at][r] = set1(0.0f);
+        const Entry *entry = planes.of(strip), *stop = entry + planes.counts.at[strip];
+        for (; entry < stop; ++entry)
+            for (int at = 0; at < PANELS; ++at) add_entry<F, ROWS>(planes, *entry, panels[at], acc[at]);
+        for (int at = 0; at < PANELS; ++at)
+            for (int r = 0; r < ROWS; ++r) made[at][r] = acc[at][r];
     }
-    for (int i = 0; i < PANELS; ++i) {
-        long low = (shares[i].first + panel) * LANES, width = smaller(LANES, shares[i].outputs - low);
-        for (int r = 0; r < ROWS && strip * ROWS + r < p.rows; ++r)
-            put_row(p, strip * ROWS + r, shares[i].column + low, width, made[i][r], p.gated ? &up[i][r] : nullptr);
-    }
-}
+};
 
-template <plait::Form F, int ROWS>
-static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share* shares, long count) {
-    long panels = shares->stop - shares->first;
-    for (long strip = 0; strip < planes.strips; ++strip)
-        for (long panel = 0; panel < panels; ++panel) {
-            if (count == 1) few_panels<F, ROWS, 1>(p, planes, strip, shares, panel);
-            else few_panels<F, ROWS, side_by_side(ROWS)>(p, planes, strip, shares, panel);
-        }
-}
-
-// Shares of one form: one, or two with as many panels each.
 template <plait::Form F>
 static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share* shares, long count) {
     switch (planes.height) {
 #if defined(__AVX512F__)
-        case 4: return few_strips<F, 4>(p, planes, shares, count);
+        case 4: return meet_strips<Dots, F, 4, side_by_side(4)>(p, planes, shares, count);
 #endif
 #if defined(__AVX2__)
-        case 2: return few_strips<F, 2>(p, planes, shares, count);
+        case 2: return meet_strips<Dots, F, 2, side_by_side(2)>(p, planes, shares, count);
 #endif
-        default: return few_strips<F, 1>(p, planes, shares, count);
+        default: return meet_strips<Dots, F, 1, side_by_side(1)>(p, planes, shares, count);
     }
 }
 
 static void blocks_few(const plait::BlockProduct& p) {
-    Planes planes(p.rows, p.in, smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS));
-    // Of one strip panels pass by; for several they are kept in the cache.
-    bool one = planes.strips == 1;
-    Shares shares(p, 1, one ? 1 << 15 : 1 << 19, one ? side_by_side(planes.height) : 1);
-    in_region([&] {
-        quantise(p, planes);
-        shares.each([&](const Share* given, long count) {
-            bool alike = count == 2 && given[0].part->form == given[1].part->form;
-            for (long i = 0; i < count; i += alike ? 2 : 1)
-                with_form(given[i].part->form, [&](auto form) {
-                    few_strips<decltype(form)::value>(p, planes, given + i, alike ? 2 : 1);
-                });
-        });
-    });
+    long height = smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS);
+    blocks_by_strips(p, height, side_by_side(height),
+                     [&](auto form, const Planes& planes, const Share* shares, long count) {
+                         few_strips<decltype(form)::value>(p, planes, shares, count);
+                     });
 }
 
 }  // namespace PLAIT_LEVEL

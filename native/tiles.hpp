@@ -42,6 +42,9 @@ static inline void check_tile(int tile, const void* at, long stride) {
 #define _tile_stored(tile, at, stride) PLAIT_CHECKED_TILE(_tile_stored_internal, tile, at, stride)
 #endif
 
+// What was put down is in memory: the compiler does not know that tiles are loaded from it.
+inline __attribute__((always_inline)) void written() { __asm__ volatile("" : : : "memory"); }
+
 // GCC 12's intrinsic names 8 of the 64 bytes it reads as its input: the compiler may leave the others unwritten. So it
 // is told first that all memory is read.
 inline __attribute__((always_inline)) void configure_tiles(const TileConfig& config) {

@@ -72,6 +72,7 @@ void bind_program(nb::module_& m, Bound& native) {
                  p.add(add_vector(place(to), at<float>(vector), width));
              })
         .def("scale", [](Program& p, At to, float by, long width) { p.add(scale_rows(place(to), by, width)); })
+        .def("softcap", [](Program& p, At to, float cap, long width) { p.add(cap_rows(place(to), cap, width)); })
         .def("copy", [](Program& p, At x, At y, long width) { p.add(copy_rows(place(x), place(y), width)); })
         .def("product",
              [](Program& p, At x, At y, std::shared_ptr<Prepared> product) {

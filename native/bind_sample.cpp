@@ -2,6 +2,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "module.hpp"
@@ -12,17 +13,15 @@ namespace {
 
 constexpr long LANES = 16;
 
-// The largest number, its lowest index, and whether one is no number.
-std::tuple<long, float, bool> peak(const Native& native, Address row, long n) {
+// The largest number, its lowest index, whether one is no number, and the sum of e^(x - largest) where all are finite or
+// below.
+std::tuple<long, float, bool, double> peak(const Native& native, Address row, long n) {
     nb::gil_scoped_release released;
     Peak found{};
     native.kernels().peak(at<float>(row), n, &found);
-    return {found.index, found.value, found.broken};
-}
-
-double sum_exp(const Native& native, Address row, long n, float peak) {
-    nb::gil_scoped_release released;
-    return native.kernels().sum_exp(at<float>(row), n, peak);
+    double total = 0.0;
+    if (!found.broken && std::isfinite(found.value)) total = native.kernels().sum_exp(at<float>(row), n, found.value);
+    return {found.index, found.value, found.broken, total};
 }
 
 // Indices of the `count` largest numbers above -infinity, ascending, of equal ones the lowest; at most `count` are
@@ -66,6 +65,6 @@ long largest(const Native& native, Address row_at, long n, long count, Address o
 
 }  // namespace
 
-void bind_sample(Bound& native) { native.def("peak", &peak).def("sum_exp", &sum_exp).def("largest", &largest); }
+void bind_sample(Bound& native) { native.def("peak", &peak).def("largest", &largest); }
 
 }  // namespace plait

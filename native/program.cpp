@@ -95,6 +95,18 @@ struct Multiply : Operation {
     }
 };
 
+// Of a matrix whose rows lie side by side.
+struct Cap : Operation {
+    Place to;
+    float cap;
+    long width;
+    Cap(Place to, float cap, long width) : to(to), cap(cap), width(width) {}
+    bool run(const Frame& f) const override {
+        f.kernels.softcap(f[to].data, f[to].data, f.rows, width, cap);
+        return true;
+    }
+};
+
 struct Gate : Operation {
     Place x, y;
     Activation activation;
@@ -160,6 +172,10 @@ std::unique_ptr<Operation> scale_rows(Place to, float factor, long width) {
     return rows_of(to, to, width, [factor](float* a, const float*, long n) {
         for (long i = 0; i < n; ++i) a[i] *= factor;
     });
+}
+
+std::unique_ptr<Operation> cap_rows(Place to, float cap, long width) {
+    return std::make_unique<Cap>(to, cap, width);
 }
 
 std::unique_ptr<Operation> copy_rows(Place x, Place y, long width) {

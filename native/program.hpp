@@ -118,6 +118,7 @@ std::unique_ptr<Operation> norm_rows(Place x, Place y, const float* weight, floa
 std::unique_ptr<Operation> add_rows(Place to, Place x, long width);
 std::unique_ptr<Operation> add_vector(Place to, const float* vector, long width);
 std::unique_ptr<Operation> scale_rows(Place to, float factor, long width);
+std::unique_ptr<Operation> cap_rows(Place to, float cap, long width);
 std::unique_ptr<Operation> copy_rows(Place x, Place y, long width);
 std::unique_ptr<Operation> multiply(Place x, Place y, std::shared_ptr<Prepared> product);
 std::unique_ptr<Operation> gate_rows(Place x, Place y, Activation activation, long width);

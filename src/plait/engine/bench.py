@@ -214,6 +214,7 @@ def _tokens(vocabulary: int, count: int) -> tuple[int, ...]:
     return tuple(generator.randrange(vocabulary) for _ in range(count))
 
 
+@torch.inference_mode()
 def _prefill(engine: Engine, base: Session, tokens: tuple[int, ...]) -> float:
     """Seconds from a prompt to the first token."""
     session = base.fork()
@@ -227,6 +228,7 @@ def _prefill(engine: Engine, base: Session, tokens: tuple[int, ...]) -> float:
         session.close()
 
 
+@torch.inference_mode()
 def _decode(engine: Engine, base: Session, batch: int, steps: int) -> float:
     """Seconds of `steps` steps of `batch` sequences together."""
     sessions = [base.fork() for _ in range(batch)]

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+import torch
 from torch import Tensor
 
 from plait.engine.batch import Part, compose
@@ -179,6 +180,7 @@ class Schedule:
 
     # -- the engine's thread
 
+    @torch.inference_mode()
     def _work(self) -> None:
         while not self._closing:
             try:

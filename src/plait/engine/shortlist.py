@@ -35,10 +35,11 @@ class NativeRow:
 
     __slots__ = ("_kernels", "_row", "_total", "index", "peak", "values")
 
-    def __init__(self, kernels: Native, row: torch.Tensor, index: int, peak: float) -> None:
+    def __init__(self, kernels: Native, row: torch.Tensor, index: int, peak: float, total: float) -> None:
+        """total: the sum of e^(x - peak) over the row."""
         self._kernels = kernels
         self._row = row
-        self._total: float | None = None
+        self._total = math.log(total)
         self.values: NDArray[np.float32] = row.numpy()
         self.index = index
         self.peak = peak
@@ -54,13 +55,11 @@ class NativeRow:
             row = row.to("cpu", torch.float32).contiguous()
         if logits.dtype == torch.float64 and not torch.equal(row.double(), logits.detach().cpu()):
             return None
-        index, peak, broken = kernels.peak(row.data_ptr(), row.numel())
-        return None if broken or math.isinf(peak) else NativeRow(kernels, row, index, peak)
+        index, peak, broken, total = kernels.peak(row.data_ptr(), row.numel())
+        return None if broken or math.isinf(peak) else NativeRow(kernels, row, index, peak, total)
 
     def logprob(self, token: int) -> float:
         """Log softmax of the row at `token`: a sum of float32 exponentials in a fixed order, good to 1e-6."""
-        if self._total is None:
-            self._total = math.log(self._kernels.sum_exp(self._row.data_ptr(), self._row.numel(), self.peak))
         return min(0.0, float(self.values[token]) - self.peak - self._total)
 
     def largest(self, count: int) -> NDArray[np.int64]:

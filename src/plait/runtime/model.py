@@ -23,7 +23,7 @@ from plait.runtime.program import Plan, Scratch, plan_for
 from plait.runtime.session import Session, Span
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Call, Step
-from plait.runtime.steps.stream import Logits
+from plait.runtime.steps.logits import Logits
 from plait.runtime.weight_source import WeightSource
 
 __all__ = ["CALL_ROWS", "Model", "Numbers", "Want"]
@@ -119,7 +119,6 @@ class Model:
         if again:
             self.run([Span(session, again)], want="none")
 
-    @torch.inference_mode()
     def run(self, spans: Sequence[Span], want: Want | Sequence[Want] = "last") -> list[Tensor]:
         """One ragged call: advances every session by its span and returns logits per span, float32.
 
@@ -129,6 +128,10 @@ class Model:
         want  `last`: [1, vocabulary] of each span's last token; `all`: [n, vocabulary]; `none`: [0, vocabulary]; or
               one of them for each span
         """
+        if not torch.is_inference_mode_enabled():
+            # Entering it is slow between the tokens of a large model: who makes many calls does it once.
+            with torch.inference_mode():
+                return self.run(spans, want)
         wants = [want] * len(spans) if isinstance(want, str) else list(want)
         if len(wants) != len(spans):
             raise UsageError(fault("want", expected=f"one for each of {len(spans)} spans", found=len(wants)))

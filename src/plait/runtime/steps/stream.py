@@ -1,4 +1,4 @@
-"""Steps on the residual stream: embedding, norms, projections, additions, and the logits at its end."""
+"""Steps on the residual stream: embedding, norms, projections and additions."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from plait.runtime.ops.activation import softcap
 from plait.runtime.ops.joins import join
 from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import layer_norm, rms_norm
 from plait.runtime.packed import Packed
 from plait.runtime.steps.call import Call, Step
-from plait.runtime.steps.streams import Merge
 
 if TYPE_CHECKING:
     from plait.runtime.lower import Lowering
 
-__all__ = ["AddTo", "Embed", "Logits", "Normalise", "Project"]
+__all__ = ["AddTo", "Embed", "Normalise", "Project"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +121,3 @@ class AddTo(Step):
             return False
         plan.program.add(plan.read("h").at, plan.read(self.source).at, width)
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class Logits:
-    """Logits of chosen rows: head(norm(h)), with the model's softcap.
-
-    merge  makes h of several streams, None: there is one
-    """
-
-    weight: Tensor | None
-    eps: float
-    linear: Linear
-    cap: float | None
-    merge: Merge | None = None
-
-    def __call__(self, h: Tensor) -> Tensor:
-        """h [n, hidden], or [streams, n, hidden] with `merge` -> [n, vocabulary]."""
-        if self.merge is not None:
-            h = self.merge(h)
-        y = self.linear(rms_norm(h, self.weight, self.eps))
-        return y if self.cap is None else softcap(y, self.cap)

@@ -52,6 +52,20 @@ def test_nothing_that_is_described_fails(app, path, mode):
         assert mode is GenerationMode.NEGATIVE
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {"prompt": "text"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "text"}]}),
+    ],
+)
+def test_each_event_of_a_stream_is_as_described(app, path, asked):
+    """Tried each time: what is drawn at random seldom asks for a stream."""
+    described = schemathesis.openapi.from_asgi("/openapi.json", app)
+    response = described[path]["POST"].Case(body={**asked, "stream": True}).call_and_validate()
+    assert response.text.rstrip().endswith("data: [DONE]")
+
+
 def test_each_path_is_described_and_each_description_served(app):
     with TestClient(app) as client:
         described = client.get("/openapi.json").json()

@@ -55,7 +55,7 @@ def description(*, key: bool) -> dict[str, Any]:
             "after the beginning is an event with `error`.",
             "content": {
                 **_content(_JSON, ref[answer]),
-                **_content("text/event-stream", {"type": "string", "description": f"Of {chunk.__name__} objects."}),
+                **_content("text/event-stream", _event(ref[chunk], ref[ErrorBody])),
             },
         }
         return {
@@ -102,6 +102,16 @@ def description(*, key: bool) -> dict[str, Any]:
         "info": {"title": "Plait", "version": __version__, "description": "A model behind the OpenAI API."},
         "paths": paths,
         "components": {"schemas": _components(schemas), **keys},
+    }
+
+
+def _event(*data: Mapping[str, Any]) -> dict[str, Any]:
+    """One of a stream of events, whose data are JSON in one of these forms, but for the last."""
+    text = {"type": "string", "contentMediaType": _JSON, "contentSchema": {"anyOf": list(data)}}
+    return {
+        "type": "object",
+        "properties": {"data": {"anyOf": [{"type": "string", "const": "[DONE]"}, text]}},
+        "required": ["data"],
     }
 
 

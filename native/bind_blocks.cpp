@@ -6,6 +6,7 @@
 
 #include "blocks.hpp"
 #include "module.hpp"
+#include "packer.hpp"
 #include "pages.hpp"
 #include "prepared.hpp"
 
@@ -87,9 +88,9 @@ std::shared_ptr<Prepared> prepared_joined(std::vector<std::shared_ptr<Prepared>>
 
 long packed_bytes(int form, long out, long in) { return (out + PANEL - 1) / PANEL * panel_bytes(Form(form), in); }
 
-void pack(Address rows, Address to, long out, long in, int form, long first, long step) {
+void pack(Packer& packer, Address rows, Address to, long out, long in, int form, long first, long step) {
     nb::gil_scoped_release released;
-    pack_blocks({at<const std::uint8_t>(rows), at<std::uint8_t>(to), out, in, first, step, Form(form)});
+    packer.add({at<const std::uint8_t>(rows), at<std::uint8_t>(to), out, in, first, step, Form(form)});
 }
 
 void unpack(Address blocks, long count, int form, Address to) {
@@ -106,7 +107,10 @@ void bind_blocks(nb::module_& m, Bound& native) {
     m.def("can_gather", &can_gather);
     m.def("gather", &gather);
     m.def("gathering", &gathering);
-    m.def("pack_blocks", &pack);
+    nb::class_<Packer>(m, "Packer")
+        .def(nb::init<long>())
+        .def("add", &pack)
+        .def("wait", &Packer::wait, nb::call_guard<nb::gil_scoped_release>());
     m.def("unpack_blocks", &unpack);
     m.def("prepared_joined", &prepared_joined);
     native.def("prepared_blocks", &prepared_blocks);

@@ -86,6 +86,9 @@ constexpr long panel_bytes(Form form, long in) {
     return in < GROUP ? 0 : record_at(form, in / GROUP - 1) + record_bytes(form);
 }
 
+// Of a row in the file.
+constexpr long file_row_bytes(Form form, long in) { return in / shape_of(form).block * shape_of(form).block_bytes; }
+
 // One packed weight: `out` outputs, of gated products those of gate and of up together.
 struct BlockPart {
     const std::uint8_t* w;

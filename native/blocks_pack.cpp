@@ -106,9 +106,8 @@ template <Form F>
 void pack(const BlockRows& r) {
     constexpr Shape shape = shape_of(F);
     constexpr int groups = shape.block / 32;
-    long blocks = r.in / shape.block, row_bytes = blocks * shape.block_bytes, size = panel_bytes(F, r.in);
+    long blocks = r.in / shape.block, row_bytes = file_row_bytes(F, r.in), size = panel_bytes(F, r.in);
     make_ready(r.rows, r.out * row_bytes);
-#pragma omp parallel for schedule(static)
     for (long p = 0; p < (r.out + PANEL - 1) / PANEL; ++p) {
         Byte* panel = r.to + (r.first + p * r.step) * size;
         long count = r.out - p * PANEL < PANEL ? r.out - p * PANEL : PANEL;

@@ -128,7 +128,7 @@ def test_a_refusal_says_how_much_does_fit(directory):
 
 
 def test_what_is_refused_reads_no_weight(directory, monkeypatch):
-    def unread(*_):
+    def unread(*_, **__):
         raise AssertionError("weights were read")
 
     # Headers are read for the plan; the model is what reads weights.

@@ -35,7 +35,7 @@ def _with_template(found: Opened, file: Path) -> Opened:
         raise UsageError(fault("no such file", file=file, expected="a .jinja file or a tokenizer_config.json"))
     read = read_templates(file)
     own = {} if isinstance(found.templates, TokenizerError) else dict(found.templates.special)
-    return dataclasses.replace(found, templates=Templates(read.file, read.texts, {**own, **read.special}))
+    return dataclasses.replace(found, own_templates=Templates(read.file, read.texts, {**own, **read.special}))
 
 
 def _named(model: str) -> str:

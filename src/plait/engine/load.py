@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -119,18 +120,19 @@ def _templates(source: Source) -> Templates:
     return read_templates(source.path)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Opened:
     """A model that was found and understood; of its weights nothing has been read.
+
+    Tokenizer and templates are read when they are first asked for; what is wrong with them is kept in their place.
 
     cap    bytes of weights and all state, None: no cap
     cache  bytes of state of earlier prompts
     queue, sequences, speculate   as for `load`
+    own_templates  chat templates that take the place of the model's, None: none do
     """
 
     source: Source
-    tokenizer: Tokenizer | TokenizerError
-    templates: Templates | TokenizerError
     numbers: Numbers
     device: torch.device
     cap: int | None
@@ -138,6 +140,25 @@ class Opened:
     queue: int = QUEUE
     sequences: int = SEQUENCES
     speculate: int = 0
+    own_templates: Templates | None = None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | TokenizerError:
+        """The model's."""
+        try:
+            return _tokenizer(self.source)
+        except TokenizerError as error:
+            return error
+
+    @cached_property
+    def templates(self) -> Templates | TokenizerError:
+        """Of chats."""
+        if self.own_templates is not None:
+            return self.own_templates
+        try:
+            return _templates(self.source)
+        except TokenizerError as error:
+            return error
 
     def tokens(self, prompt: str, *, markup: bool = True) -> list[int]:
         """Token ids of a prompt, as `Engine.generate` makes them. TokenizerError: there is no tokenizer."""
@@ -175,17 +196,20 @@ class Opened:
             needed = weight_plan(blueprint, self.numbers, self.device, self._formats()).prepared
             refuse_weights(blueprint, needed, self.numbers.words, self.cap)
         weights = open_weights(self.source)
+        built = Model(blueprint, weights, self.numbers, self.device, progress, later=True)
+        # Where nobody has asked for them they are read while threads pack the weights.
+        tokenizer, templates = self.tokenizer, self.templates
         # Building a tokenizer frees tens of MB in small pieces; they would stay with this process beside the weights.
         trim()
-        built = Model(blueprint, weights, self.numbers, self.device, progress)
+        built.ready()
         room = self.cache if self.cap is None else min(self.cache, self.cap - built.weight_bytes)
         return Engine(
             built,
-            self.tokenizer,
+            tokenizer,
             self.cap,
             cache=room,
             weights=_named(weights),
-            templates=self.templates,
+            templates=templates,
             queue=self.queue,
             sequences=self.sequences,
             speculate=self.speculate,
@@ -209,7 +233,7 @@ def opened(
     sequences: int = SEQUENCES,
     speculate: int = 0,
 ) -> Opened:
-    """Find MODEL and read all but its weights. The options are those of `load`."""
+    """Find MODEL and read its description. The options are those of `load`."""
     stored = dtype == STORED
     weights_dtype = torch.float32 if stored else _dtype(dtype, "dtype", STORED)
     kv = weights_dtype if kv_dtype is None else _dtype(kv_dtype, "kv_dtype", known=KV_DTYPES)
@@ -221,17 +245,7 @@ def opened(
     sequences = integer(sequences, "sequences", 1, MOST)
     speculate = integer(speculate, "speculate", 0, DRAFT + 1)
     source = _located(open_model(model))
-    tokenizer: Tokenizer | TokenizerError
-    try:
-        tokenizer = _tokenizer(source)
-    except TokenizerError as error:
-        tokenizer = error
-    templates: Templates | TokenizerError
-    try:
-        templates = _templates(source)
-    except TokenizerError as error:
-        templates = error
-    return Opened(source, tokenizer, templates, numbers, place, cap, budget, queue, sequences, speculate)
+    return Opened(source, numbers, place, cap, budget, queue, sequences, speculate)
 
 
 def load(

@@ -54,8 +54,13 @@ class Model:
         device: torch.device,
         progress: Progress | None = None,
         builder: MakeBuilder = Builder,
+        *,
+        later: bool = False,
     ) -> None:
-        """`builder` prepares the weights; `weight_plan` gives one that only counts."""
+        """`builder` prepares the weights; `weight_plan` gives one that only counts.
+
+        later  weights may still be on their way when this returns: `ready` is called before anything is run
+        """
         missing = not_run(blueprint)
         if missing:
             raise UnsupportedError(f"{blueprint.name}: this version describes it and cannot run {', '.join(missing)}")
@@ -91,9 +96,16 @@ class Model:
         self._plan: tuple[tuple[Step, ...], Plan | None] | None = None
         self.weight_bytes = build.bytes
         self.rooms = build.rooms
-        self.rooms.gather()
+        self._packing = build.packing
         self.forms = dict(build.forms)
         self.kept = MappingProxyType(dict(build.kept))
+        if not later:
+            self.ready()
+
+    def ready(self) -> None:
+        """Wait for weights that are on their way."""
+        self._packing.wait()
+        self.rooms.gather()
 
     def session(self, *, returns: bool = False, fingerprint: Fingerprint | None = None) -> Session:
         """A session at position 0. `returns`, `fingerprint`: see `Session`."""

@@ -17,6 +17,7 @@ from plait.runtime.ops.joined import Joined
 from plait.runtime.ops.linear import Linear, gates, in_turn, make_linear, make_linears, stored_type
 from plait.runtime.ops.linear_blocks import Blocks, block_bytes, gates_blocks, takes_format
 from plait.runtime.ops.rope import RopeTable
+from plait.runtime.packing import Packing
 from plait.runtime.rooms import Rooms
 from plait.runtime.slabs import SlabPool
 from plait.runtime.steps.call import Step
@@ -52,10 +53,11 @@ class Numbers:
 class Builder:
     """Takes weights by role and appends steps.
 
-    bytes  of the prepared weights
-    forms  how many products each form of `ops.linear` serves
-    kept   bytes of each role that stays in blocks, of experts all of them
-    rooms  where they are packed
+    bytes    of the prepared weights
+    forms    how many products each form of `ops.linear` serves
+    kept     bytes of each role that stays in blocks, of experts all of them
+    rooms    where they are packed
+    packing  what packs them: it is to be waited for
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Builder:
         self.forms: dict[str, int] = {}
         self.kept: dict[str, int] = {}
         self.rooms = Rooms()
+        self.packing = Packing()
         self._tables: dict[Rope, RopeTable] = {}
         self._steady: dict[tuple[int, int, tuple[int, ...], int], bool] = {}
 
@@ -127,7 +130,7 @@ class Builder:
         assert len(weights) == len(roles)
         for role, weight in zip(roles, weights, strict=True):
             self.keep(role, block_bytes(weight.format, *weight.shape))
-        return self._counted(Blocks(kernels, weights, in_turn=in_turn, rooms=self.rooms))
+        return self._counted(Blocks(kernels, weights, in_turn=in_turn, rooms=self.rooms, packing=self.packing))
 
     def keep(self, role: str, size: int) -> None:
         """So many bytes of the role stay as they are stored."""

@@ -27,6 +27,7 @@ from plait.runtime.blocks import unpack
 from plait.runtime.kernels import BLOCK_FORMATS, native
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 from plait.runtime.packed import Packed
+from plait.runtime.packing import Packing
 from plait.runtime.rooms import Rooms
 
 if TYPE_CHECKING:
@@ -114,12 +115,20 @@ class Blocks:
 
     in_turn  two weights, gate and up in one format: made for `gated`, not to be called
     rooms    where they are packed; None: in an area of their own
+    packing  what packs them, to be waited for; None: they are packed when this returns
     """
 
     def __init__(
-        self, kernels: Kernels, weights: Sequence[Packed], *, in_turn: bool = False, rooms: Rooms | None = None
+        self,
+        kernels: Kernels,
+        weights: Sequence[Packed],
+        *,
+        in_turn: bool = False,
+        rooms: Rooms | None = None,
+        packing: Packing | None = None,
     ) -> None:
         self._kernels = kernels
+        self._packing = Packing() if packing is None else packing
         self._rooms = Rooms() if rooms is None else rooms
         self._in = weights[0].shape[1]
         self.out_features = sum(weight.shape[0] for weight in weights)
@@ -138,6 +147,8 @@ class Blocks:
             for weight in weights:
                 self._pack(weight, self._room(weight.format, weight.shape[0]), 0, 1)
         self._made: dict[str | None, Prepared] = {}
+        if packing is None:
+            self._packing.wait()
 
     def _room(self, form: Format, outputs: int) -> Tensor:
         size = block_bytes(form, outputs, self._in)
@@ -149,13 +160,11 @@ class Blocks:
 
     def _pack(self, weight: Packed, room: Tensor, first: int, step: int) -> None:
         """Panels of the weight go to every `step`th place from `first` on."""
-        from plait.runtime import _native
-
         outputs, columns = weight.shape
         if columns != self._in or weight.typed:
             raise ValueError(f"a weight {weight.shape} in {weight.format.name} among rows of {self._in} columns")
         form = BLOCK_FORMATS.index(weight.format.name)
-        _native.pack_blocks(weight.data.data_ptr(), room.data_ptr(), outputs, columns, form, first, step)
+        self._packing.add(weight.data, room, (outputs, columns), form, first, step)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [n, in] -> [n, out]."""

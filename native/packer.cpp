@@ -1,5 +1,7 @@
 #include "packer.hpp"
 
+#include <system_error>
+
 namespace plait {
 
 namespace {
@@ -25,7 +27,26 @@ void Packer::add(const BlockRows& rows) {
         pieces.push_back(piece);
         waiting += bytes_of(piece);
     }
-    while (long(workers.size()) < threads) workers.emplace_back([this] { work(); });
+    try {
+        while (long(workers.size()) < threads) workers.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+        // The system gives no more threads: those there are do it, or this one.
+        threads = long(workers.size());
+    }
+    changed.notify_all();
+    while (workers.empty() && !pieces.empty()) take(lock);
+}
+
+// Packs the first piece; the lock is let go of meanwhile.
+void Packer::take(std::unique_lock<std::mutex>& lock) {
+    BlockRows piece = pieces.front();
+    pieces.pop_front();
+    waiting -= bytes_of(piece);
+    ++busy;
+    lock.unlock();
+    pack_blocks(piece);
+    lock.lock();
+    --busy;
     changed.notify_all();
 }
 
@@ -39,15 +60,7 @@ void Packer::work() {
     for (;;) {
         changed.wait(lock, [&] { return ending || !pieces.empty(); });
         if (ending) return;
-        BlockRows piece = pieces.front();
-        pieces.pop_front();
-        waiting -= bytes_of(piece);
-        ++busy;
-        lock.unlock();
-        pack_blocks(piece);
-        lock.lock();
-        --busy;
-        changed.notify_all();
+        take(lock);
     }
 }
 

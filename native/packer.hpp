@@ -19,6 +19,7 @@ class Packer {
     long threads, waiting = 0, busy = 0;  // bytes of pieces nobody has taken; threads that pack
     bool ending = false;
 
+    void take(std::unique_lock<std::mutex>& lock);
     void work();
 
   public:

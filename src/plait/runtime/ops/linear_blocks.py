@@ -128,7 +128,7 @@ class Blocks:
         packing: Packing | None = None,
     ) -> None:
         self._kernels = kernels
-        self._packing = Packing() if packing is None else packing
+        packer = Packing() if packing is None else packing
         self._rooms = Rooms() if rooms is None else rooms
         self._in = weights[0].shape[1]
         self.out_features = sum(weight.shape[0] for weight in weights)
@@ -141,14 +141,14 @@ class Blocks:
             if gate.format != up.format or gate.shape != up.shape or gate.shape[0] % _PANEL:
                 raise ValueError(f"gate {gate.format.name} {gate.shape} and up {up.format.name} {up.shape} in turn")
             room = self._room(gate.format, self.out_features)
-            self._pack(gate, room, 0, 2)
-            self._pack(up, room, 1, 2)
+            self._pack(packer, gate, room, 0, 2)
+            self._pack(packer, up, room, 1, 2)
         else:
             for weight in weights:
-                self._pack(weight, self._room(weight.format, weight.shape[0]), 0, 1)
+                self._pack(packer, weight, self._room(weight.format, weight.shape[0]), 0, 1)
         self._made: dict[str | None, Prepared] = {}
         if packing is None:
-            self._packing.wait()
+            packer.wait()
 
     def _room(self, form: Format, outputs: int) -> Tensor:
         size = block_bytes(form, outputs, self._in)
@@ -158,13 +158,13 @@ class Blocks:
         self.nbytes += size
         return room
 
-    def _pack(self, weight: Packed, room: Tensor, first: int, step: int) -> None:
+    def _pack(self, packer: Packing, weight: Packed, room: Tensor, first: int, step: int) -> None:
         """Panels of the weight go to every `step`th place from `first` on."""
         outputs, columns = weight.shape
         if columns != self._in or weight.typed:
             raise ValueError(f"a weight {weight.shape} in {weight.format.name} among rows of {self._in} columns")
         form = BLOCK_FORMATS.index(weight.format.name)
-        self._packing.add(weight.data, room, (outputs, columns), form, first, step)
+        packer.add(weight.data, room, (outputs, columns), form, first, step)
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [n, in] -> [n, out]."""

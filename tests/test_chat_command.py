@@ -17,9 +17,10 @@ import time
 import pytest
 from calling_generate import ENVIRONMENT
 from chat_models import assistant, user
-from generating import write_model
+from generating import variant, write_model
 
 import plait
+from plait.cli import chat_repl
 from plait.cli.main import _status
 from plait.engine.events import Result, Token
 from plait.engine.sampling import Sampling
@@ -247,8 +248,17 @@ class Terminal:
         os.write(self.master, text.encode())
 
 
-def test_a_terminal_has_a_prompt_and_ctrl_c_stops_the_answer_only(model):
-    terminal = Terminal(model, "-n", "20000", "--temperature", "1.5", "--seed", "1")
+@pytest.fixture
+def endless(model, tmp_path):
+    """A model without a token that ends an answer."""
+    target = variant(model, tmp_path / "endless", eos_token_id=None)
+    settings = json.loads((target / "tokenizer_config.json").read_text())
+    (target / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
+    return target
+
+
+def test_a_terminal_has_a_prompt_and_ctrl_c_stops_the_answer_only(endless):
+    terminal = Terminal(endless, "-n", "20000", "--temperature", "1.5", "--seed", "1")
     try:
         terminal.until("/help lists commands.*> ")
         terminal.send("/set max_tokens=100000\n")
@@ -257,7 +267,7 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_stops_the_answer_only(model):
         terminal.until("hello\r\n.+")
         time.sleep(0.5)
         terminal.send("\x03")
-        terminal.until(r"\[stopped after \d+ tokens\].*> |ended by .*> ")
+        terminal.until(r"\[stopped after \d+ tokens\].*> ")
         terminal.send("/nothing\n")
         terminal.until("error: no command /nothing.*> ")
         terminal.send("/set max_tokens=2\n")
@@ -278,3 +288,26 @@ def test_a_terminal_has_a_prompt_and_ctrl_c_stops_the_answer_only(model):
             terminal.process.send_signal(signal.SIGKILL)
             terminal.process.wait()
         os.close(terminal.master)
+
+
+def test_ctrl_c_between_the_answer_and_the_prompt_does_not_end_the_chat(engine, monkeypatch):
+    class Keyboard(io.StringIO):
+        def isatty(self):
+            return True
+
+    lines = iter(["hello", "/exit", "unread"])
+    monkeypatch.setattr(sys, "stdin", Keyboard())
+    monkeypatch.setattr(sys, "stdout", Keyboard())
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    chat = chat_repl.Chat(engine, sampling=Sampling(), max_tokens=3)
+    say, said = chat.say, []
+
+    def interrupted(text):
+        said.append(text)
+        if text.startswith("[") and len(said) == 2:
+            raise KeyboardInterrupt
+        say(text)
+
+    chat.say = interrupted
+    chat_repl.talk(chat)
+    assert next(lines) == "unread" and len(said) == 2

@@ -274,6 +274,11 @@ def talk(chat: Chat) -> None:
         try:
             if not chat.line(line):
                 return
+        except KeyboardInterrupt:
+            # A moment after the answer ended, or again before it stopped: the chat itself is not to be lost.
+            if not on_terminal:
+                raise
+            _aside("")
         except PlaitError as error:
             if not on_terminal:
                 raise

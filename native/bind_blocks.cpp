@@ -106,7 +106,7 @@ void bind_blocks(nb::module_& m, Bound& native) {
     m.def("in_large_pages", &in_large_pages);
     m.def("can_gather", &can_gather);
     m.def("gather", &gather);
-    m.def("gathering", &gathering);
+    m.def("settle_pages", &settle, nb::call_guard<nb::gil_scoped_release>());
     nb::class_<Packer>(m, "Packer")
         .def(nb::init<long>())
         .def("add", &pack)

@@ -1,15 +1,12 @@
 // Pages that are put together after they were written, beside everything else that runs.
 #include "pages.hpp"
 
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
-
-#if defined(__linux__)
-#include <sys/resource.h>
-#endif
 
 namespace plait {
 
@@ -19,9 +16,23 @@ namespace {
 constexpr int MADV_COLLAPSE = 25;
 #endif
 
-std::atomic<int>& running() {
-    static std::atomic<int> count{0};
-    return count;
+// What is being put together, by how many threads, and whether somebody waits for it.
+struct Work {
+    std::mutex lock;
+    std::condition_variable changed;
+    int running = 0, waiting = 0;
+};
+
+// Never destroyed: threads may still run when the program ends.
+Work& work() {
+    static Work* all = new Work;
+    return *all;
+}
+
+// Lies still for some time, or until somebody waits.
+[[maybe_unused]] void rest(std::chrono::nanoseconds time) {
+    std::unique_lock held(work().lock);
+    work().changed.wait_for(held, time, [] { return work().waiting > 0; });
 }
 
 }  // namespace
@@ -38,27 +49,42 @@ bool can_gather() {
 
 void gather(std::vector<std::pair<std::uintptr_t, long>> ranges) {
 #if defined(__linux__)
-    ++running();
+    {
+        std::lock_guard held(work().lock);
+        ++work().running;
+    }
     // The thread touches no memory itself. Where a range is gone meanwhile, the system refuses, or puts together pages
     // of what lies there now, which nobody notices.
     std::thread([ranges = std::move(ranges)] {
         constexpr std::uintptr_t PAGE = 1 << 21;
-        constexpr int BEHIND = 10;
-        (void)setpriority(PRIO_PROCESS, 0, BEHIND);
+        // Others get this many times what the thread takes. It has their priority: while it holds the system's lock on
+        // the process's memory nobody gets any, and behind busy threads it would hold it long.
+        constexpr int REST = 3;
         // What follows a load asks for memory itself, and would wait.
-        std::this_thread::sleep_for(std::chrono::seconds(2));
+        rest(std::chrono::seconds(2));
         for (auto [address, bytes] : ranges) {
             std::uintptr_t stop = (address + std::uintptr_t(bytes)) & ~(PAGE - 1);
-            for (std::uintptr_t page = (address + PAGE - 1) & ~(PAGE - 1); page < stop; page += PAGE)
+            for (std::uintptr_t page = (address + PAGE - 1) & ~(PAGE - 1); page < stop; page += PAGE) {
+                auto begun = std::chrono::steady_clock::now();
                 (void)madvise(reinterpret_cast<void*>(page), PAGE, MADV_COLLAPSE);
+                rest(REST * (std::chrono::steady_clock::now() - begun));
+            }
         }
-        --running();
+        std::lock_guard held(work().lock);
+        --work().running;
+        work().changed.notify_all();
     }).detach();
 #else
     (void)ranges;
 #endif
 }
 
-bool gathering() { return running() > 0; }
+void settle() {
+    std::unique_lock held(work().lock);
+    ++work().waiting;
+    work().changed.notify_all();
+    work().changed.wait(held, [] { return work().running == 0; });
+    --work().waiting;
+}
 
 }  // namespace plait

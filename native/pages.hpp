@@ -32,8 +32,9 @@ inline void make_ready([[maybe_unused]] const void* memory, [[maybe_unused]] lon
 // Whether the system puts small pages together when it is asked to. Writing to large ones from the start may take much
 // longer, where a machine is a guest on another.
 bool can_gather();
-// Small pages of the ranges (address, bytes) become large ones, one after the other, by a thread that yields to others.
+// Small pages of the ranges (address, bytes) become large ones, one after the other, by a thread that rests between them.
 void gather(std::vector<std::pair<std::uintptr_t, long>> ranges);
-bool gathering();
+// Waits until all are, without rests.
+void settle();
 
 }  // namespace plait

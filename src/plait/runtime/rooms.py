@@ -9,7 +9,6 @@ import mmap
 from collections import deque
 from dataclasses import dataclass
 from threading import Lock
-from time import sleep
 from typing import Final
 
 import torch
@@ -24,7 +23,6 @@ _LINE: Final = 64
 _PAGE: Final = 2**21
 _AREA: Final = 2**26
 _SHARED: Final = 2**24
-_WAIT: Final = 0.01
 
 
 class Rooms:
@@ -64,10 +62,9 @@ class Rooms:
     def settle() -> None:
         """Wait until no pages are being put together, for measurements."""
         if _gathers():
-            from plait.runtime._native import gathering
+            from plait.runtime._native import settle_pages
 
-            while gathering():
-                sleep(_WAIT)
+            settle_pages()
 
 
 def _gathers() -> bool:

@@ -116,11 +116,12 @@ PLAIT_INLINE void in_order(Vec& low, Vec& high) {
     high.v = _mm512_permutex2var_ps(a, last, b);
 }
 
-// Dims [from, stop) of a slab's values as tiles of weights, [step of 32 keys][16 dims], steps `across` tiles from each
-// other: in a tile row p holds keys 2 p and 2 p + 1.
+// Dims [from, stop) of keys [low, high) of a slab's values as tiles of weights, [step of 32 keys][16 dims], steps `across`
+// tiles from each other: in a tile row p holds keys 2 p and 2 p + 1.
 template <bool CODED>
-PLAIT_INLINE void tile_values(const char* rows, long bytes, long dim, long from, long stop, long across, Half* to) {
-    for (long j = 0; j < BLOCK; j += 2) {
+PLAIT_INLINE void tile_values(const char* rows, long bytes, long dim, long from, long stop, long across, Half* to,
+                              long low = 0, long high = BLOCK) {
+    for (long j = low; j < high; j += 2) {
         Half* at = to + j / STEP * across * TILE + j % STEP / 2 * STEP;
         for (long d = from; d < stop; d += STEP, at += 2 * TILE) {
             __m512i a = elements<CODED>(rows + j * bytes, d, dim), b = elements<CODED>(rows + (j + 1) * bytes, d, dim);

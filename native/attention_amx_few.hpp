@@ -8,6 +8,11 @@ namespace PLAIT_LEVEL {
 
 constexpr int QUERY_PLANES = 3, WEIGHT_PLANES = 2;
 
+// Memory is to be asked all the time and never for much at once: so many sixteenths of the keys are counted as taken
+// while they meet the queries, the others while scores are turned; of the values while they are mixed, the others while
+// they are laid out.
+constexpr long KEYS_WHILE_MET = 14, VALUES_WHILE_MIXED = 12;
+
 // The first `count` tiles get `rows` rows of 64 bytes, the others 16.
 PLAIT_INLINE void configure(int rows, int count) {
     plait::TileConfig config;
@@ -26,7 +31,7 @@ static void turn_queries(Half* tiles, long count) {
 }
 
 // Adds to tiles 0 to 3, of 16 keys each, the products of one step of their rows with the three planes of the queries.
-// `each` bytes of keys are taken with every tile.
+// `each` bytes are taken with every tile of keys.
 PLAIT_INLINE void meet_few(const Half* k, long stride, const Half* x, Ahead& ahead, long each) {
     _tile_loadd(4, x, 64);
     _tile_loadd(5, x + TILE, 64);
@@ -86,12 +91,14 @@ template <bool CODED>
 static void score_few(const Rows& rows, long block, const Half* q, Half* room, float* scores, Ahead& ahead) {
     alignas(64) float made[BLOCK * 16], sums[BLOCK * 16];
     const plait::Attention& a = rows.a;
+    long rest = 0;
     clear_four();
     for (long p = 0; p < a.part_count; ++p) {
         const plait::AttentionPart& part = a.parts[p];
         long bytes = row_bytes(a.store, part.dim), width = ceil_to(part.dim, STEP);
         const char* from = rows.keys(block, part);
-        long each = bytes_of_step(bytes, part.dim);
+        long each = bytes_of_step(bytes, part.dim) * KEYS_WHILE_MET / 16;
+        rest += BLOCK * bytes - BLOCK * bytes * KEYS_WHILE_MET / 16;
         const Half* k = plain_keys<CODED>(from, bytes, part.dim, room);
         for (long d = 0; d < width; d += STEP, q += QUERY_PLANES * TILE) {
             if (CODED) clear_four();
@@ -112,6 +119,7 @@ static void score_few(const Rows& rows, long block, const Half* q, Half* room, f
     for (long j = 0; j < BLOCK; j += 16) {
         __m512i v[16];
         for (long k = 0; k < 16; ++k) v[k] = _mm512_load_si512(sums + (j + k) * 16);
+        ahead.took(rest / (BLOCK / 16));
         transpose(v);
         for (long r = 0; r < rows.count; ++r) _mm512_storeu_si512(scores + r * STRIDE + j, v[r]);
     }
@@ -127,8 +135,8 @@ static void fold(long rows, long from, long stop, const float* scores, const flo
         }
 }
 
-// Tiles 0 and 1, or 0 to 3, of 16 values each, get the products of a slab's weights and values. `each` bytes of values
-// are taken with every tile of them.
+// Tiles 0 and 1, or 0 to 3, of 16 values each, get the products of a slab's weights and values. `each` bytes are taken
+// with every two tiles of values.
 template <int COUNT>
 PLAIT_INLINE void mix_slab(const Half* weights, long stride, const Half* v, Ahead& ahead, long each) {
     for (long j = 0; j < BLOCK; j += STEP, v += COUNT * TILE) {
@@ -136,7 +144,7 @@ PLAIT_INLINE void mix_slab(const Half* weights, long stride, const Half* v, Ahea
         _tile_loadd(5, weights + WEIGHT_PLANES * j + STEP, stride * 2);
         _tile_loadd(6, v, 64);
         _tile_loadd(7, v + TILE, 64);
-        ahead.took(2 * each);
+        ahead.took(each);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(0, 5, 6);
@@ -144,7 +152,7 @@ PLAIT_INLINE void mix_slab(const Half* weights, long stride, const Half* v, Ahea
         if (COUNT == 2) continue;
         _tile_loadd(6, v + 2 * TILE, 64);
         _tile_loadd(7, v + 3 * TILE, 64);
-        ahead.took(2 * each);
+        ahead.took(each);
         _tile_dpbf16ps(2, 4, 6);
         _tile_dpbf16ps(3, 4, 7);
         _tile_dpbf16ps(2, 5, 6);
@@ -160,7 +168,7 @@ static void mix_few(const Rows& rows, const Seen& seen, const float* scores, Hal
     long bytes = row_bytes(a.store, a.v_dim), width = ceil_to(a.v_dim, STEP), across = width / 16;
     fill(mixed, mixed + rows.count * width, 0.0f);
     configure(int(rows.count), 6);
-    long each = bytes_of_step(bytes, a.v_dim);
+    long two = 2 * bytes_of_step(bytes, a.v_dim), each = two * VALUES_WHILE_MIXED / 16;
     for (long b = seen.low; b < seen.high; ++b) {
         if (!seen.uses(b)) continue;
         const char* from = rows.values(b);
@@ -170,7 +178,11 @@ static void mix_few(const Rows& rows, const Seen& seen, const float* scores, Hal
         for (long c = 0; c < across;) {
             float* to = mixed + c * 16;
             long together = CODED || across - c < 4 ? 2 : 4;
-            tile_values<CODED>(from, bytes, a.v_dim, c * 16, smaller((c + together) * 16, a.v_dim), together, values);
+            long stop = smaller((c + together) * 16, a.v_dim);
+            for (long j = 0; j < BLOCK; j += 16) {
+                tile_values<CODED>(from, bytes, a.v_dim, c * 16, stop, together, values, j, j + 16);
+                ahead.took((two - each) * together / 4);
+            }
             if (CODED) fold(rows.count, column, column + BLOCK, scores, scales + c / 2 * CHUNK_KEYS, folded);
             plait::written();
             _tile_loadd(0, to, width * 4);

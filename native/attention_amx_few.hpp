@@ -7,6 +7,7 @@
 namespace PLAIT_LEVEL {
 
 constexpr int QUERY_PLANES = 3, WEIGHT_PLANES = 2;
+constexpr long FEW = 16;
 
 // Memory is to be asked all the time and never for much at once: so many sixteenths of the keys are counted as taken
 // while they meet the queries, the others while scores are turned; of the values while they are mixed, the others while

@@ -69,7 +69,7 @@ static void attend(const plait::Attention& a) {
             for (long c = rows.begin(); c < rows.stop(); ++c) unit.held[at++] = {p, c, c + 1};
         }
     }
-    long padded = Form::padded(a), room = ceil_to(most, 32);
+    long padded = Form::padded(a), room = ceil_to(most, most <= 16 ? 16 : 32);
     Partials partials(chunks, room, padded);
     std::atomic<long> begun{0};
 #pragma omp parallel if (units > 1)
@@ -98,9 +98,13 @@ static void attend(const plait::Attention& a) {
             }
             finish<Form>(rows, own.at(0), padded);
         }
+        // All rows may be finished by now.
+        long cut = chunks > 0 ? pieces : 0;
+        if (cut > 0) {
 #pragma omp barrier
-#pragma omp for schedule(dynamic)
-        for (long p = 0; p < pieces; ++p) {
+        }
+#pragma omp for schedule(dynamic) nowait
+        for (long p = 0; p < cut; ++p) {
             if (piece.held[p].partial < 0) continue;
             Rows rows = rows_of(piece.held[p]);
             Partial into = partials.at(piece.held[p].partial);

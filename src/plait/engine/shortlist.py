@@ -33,16 +33,21 @@ class NativeRow:
     index, peak  of the largest number, the lowest of equal ones
     """
 
-    __slots__ = ("_kernels", "_row", "_total", "index", "peak", "values")
+    __slots__ = ("_kernels", "_row", "_total", "index", "peak")
 
     def __init__(self, kernels: Native, row: torch.Tensor, index: int, peak: float, total: float) -> None:
         """total: the sum of e^(x - peak) over the row."""
         self._kernels = kernels
         self._row = row
         self._total = math.log(total)
-        self.values: NDArray[np.float32] = row.numpy()
         self.index = index
         self.peak = peak
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """The row. Made when it is asked for: right after a step torch's code for it has left the caches."""
+        found: NDArray[np.float32] = self._row.numpy()
+        return found
 
     @staticmethod
     def of(logits: torch.Tensor, kernels: Native | None = None) -> NativeRow | None:
@@ -50,7 +55,7 @@ class NativeRow:
         kernels = native() if kernels is None else kernels
         if kernels is None or logits.dim() != 1 or logits.numel() == 0 or not logits.is_floating_point():
             return None
-        row = logits.detach()
+        row = logits.detach() if logits.requires_grad else logits
         if not (row.dtype == torch.float32 and row.device.type == "cpu" and row.is_contiguous()):
             row = row.to("cpu", torch.float32).contiguous()
         if logits.dtype == torch.float64 and not torch.equal(row.double(), logits.detach().cpu()):
@@ -60,7 +65,8 @@ class NativeRow:
 
     def logprob(self, token: int) -> float:
         """Log softmax of the row at `token`: a sum of float32 exponentials in a fixed order, good to 1e-6."""
-        return min(0.0, float(self.values[token]) - self.peak - self._total)
+        above = 0.0 if token == self.index else float(self.values[token]) - self.peak
+        return min(0.0, above - self._total)
 
     def largest(self, count: int) -> NDArray[np.int64]:
         """Ascending indices of the `count` largest above -inf, or of all that are; of equal ones the lowest."""

@@ -121,6 +121,7 @@ using BlockKernel = void (*)(const BlockProduct&);
 
 void blocks_portable(const BlockProduct&);
 void blocks_avx2(const BlockProduct&);
+void blocks_avxvnni(const BlockProduct&);
 void blocks_avx512(const BlockProduct&);
 void blocks_avx512vnni(const BlockProduct&);
 void blocks_amx(const BlockProduct&);

@@ -111,7 +111,7 @@ static void few_strips(const plait::BlockProduct& p, const Planes& planes, const
 
 static void blocks_few(const plait::BlockProduct& p) {
     long height = smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS);
-    blocks_by_strips(p, height, side_by_side(height),
+    blocks_by_strips(p, height, false, side_by_side(height),
                      [&](auto form, const Planes& planes, const Share* shares, long count) {
                          few_strips<decltype(form)::value>(p, planes, shares, count);
                      });

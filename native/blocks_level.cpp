@@ -1,11 +1,17 @@
-// Products with blocks, a few rows at a time; compiled once for each level that has instructions of its own for them.
+// Products with blocks; compiled once for each level that has instructions of its own for them.
 #include "blocks_few.hpp"
+#include "blocks_many.hpp"
 
 #define PLAIT_JOIN_(a, b) a##b
 #define PLAIT_JOIN(a, b) PLAIT_JOIN_(a, b)
 
 namespace plait {
 
-void PLAIT_JOIN(blocks_, PLAIT_LEVEL)(const BlockProduct& p) { PLAIT_LEVEL::blocks_few(p); }
+void PLAIT_JOIN(blocks_, PLAIT_LEVEL)(const BlockProduct& p) {
+#if defined(__AVX2__)
+    if (p.rows >= PLAIT_LEVEL::MANY) return PLAIT_LEVEL::blocks_many(p);
+#endif
+    PLAIT_LEVEL::blocks_few(p);
+}
 
 }  // namespace plait

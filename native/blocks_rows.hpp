@@ -28,22 +28,25 @@ struct Entry {
 
 // All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high and 32 low, its
 // scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the last are zeros.
+// With `words` its numbers have 16 bits instead, of each four columns the first and third, then the second and fourth.
 //
 // Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
 // has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
 // neighbours coarse. Rows of the strip that need no such entry have zeros there, which change no sum.
 struct Planes {
     long height, groups, strips;
+    bool words;
     Held<std::int8_t> bytes;
     Held<float> scale, offset;
     Held<std::int32_t> sums;
     Held<Entry> entries;
     Held<long> counts;
 
-    Planes(long rows, long in, long height)
+    Planes(long rows, long in, long height, bool words)
         : height(height),
           groups(in / plait::GROUP),
           strips((rows + height - 1) / height),
+          words(words),
           bytes(2 * strips * height * groups * 64),
           scale(2 * strips * height * groups),
           offset(2 * strips * height * groups),
@@ -129,6 +132,11 @@ PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long l
     std::int32_t q[32];
     float scale = whole_of(x, q, limit, rest);
     std::int32_t first = split(q, bytes, bytes + 32), last = split(q + 16, bytes + 16, bytes + 48);
+    if (planes.words)
+        for (int i = 0; i < 32; ++i) {
+            std::int16_t word = std::int16_t(q[i / 4 * 4 + i % 4 / 2 + i % 2 * 2]);
+            std::memcpy(bytes + 2 * i, &word, sizeof word);
+        }
     planes.sums.at[at * 2] = first;
     planes.sums.at[at * 2 + 1] = last;
     planes.scale.at[at] = scale;

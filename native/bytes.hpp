@@ -49,6 +49,23 @@ PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
     return {_mm512_add_epi32(acc.v, both)};
 }
 #endif
+// Bytes 0 and 2, and 1 and 3, of each lane, as numbers of 16 bits.
+PLAIT_INLINE Ints even_bytes(Ints a) { return {_mm512_and_si512(a.v, _mm512_set1_epi16(255))}; }
+PLAIT_INLINE Ints odd_bytes(Ints a) { return {_mm512_srli_epi16(a.v, 8)}; }
+PLAIT_INLINE void store_words(std::int16_t* p, Ints a, int less) {
+    _mm512_storeu_si512(p, _mm512_sub_epi16(a.v, _mm512_set1_epi16(short(less))));
+}
+// Products of numbers of 16 bits, two to a lane, added to the lane. Compilers know that integers may be added in any
+// order, and would make all products first, for which there are no registers.
+PLAIT_INLINE Ints dot_words(Ints acc, Ints w, std::int32_t two) {
+#if defined(__AVX512VNNI__)
+    return {_mm512_dpwssd_epi32(acc.v, w.v, _mm512_set1_epi32(two))};
+#else
+    __m512i sum = _mm512_add_epi32(acc.v, _mm512_madd_epi16(w.v, _mm512_set1_epi32(two)));
+    __asm__("" : "+v"(sum));
+    return {sum};
+#endif
+}
 PLAIT_INLINE Ints joined(Ints high, Ints low) { return {_mm512_add_epi32(_mm512_slli_epi32(high.v, 8), low.v)}; }
 PLAIT_INLINE Vec as_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 // Floats that are whole numbers.
@@ -87,6 +104,12 @@ template <int BY, int MASK>
 PLAIT_INLINE Ints with_bits(Ints nibble, Ints plane) {
     return {with_bits<BY, MASK>(nibble.a, plane.a), with_bits<BY, MASK>(nibble.b, plane.b)};
 }
+#if defined(__AVXVNNI__)
+template <int BITS>
+PLAIT_INLINE __m256i dot(__m256i acc, __m256i u, __m256i s) {
+    return _mm256_dpbusd_avx_epi32(acc, u, s);
+}
+#else
 PLAIT_INLINE __m256i pairs(__m256i u, __m256i s) {
     return _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
 }
@@ -97,10 +120,32 @@ PLAIT_INLINE __m256i dot(__m256i acc, __m256i u, __m256i s) {
     __m256i both = _mm256_add_epi32(pairs(_mm256_andnot_si256(top, u), s), pairs(_mm256_and_si256(top, u), s));
     return _mm256_add_epi32(acc, both);
 }
+#endif
 template <int BITS>
 PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
     __m256i s = _mm256_set1_epi32(four);
     return {dot<BITS>(acc.a, u.a, s), dot<BITS>(acc.b, u.b, s)};
+}
+PLAIT_INLINE Ints even_bytes(Ints x) {
+    __m256i m = _mm256_set1_epi16(255);
+    return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
+}
+PLAIT_INLINE Ints odd_bytes(Ints x) { return {_mm256_srli_epi16(x.a, 8), _mm256_srli_epi16(x.b, 8)}; }
+PLAIT_INLINE void store_words(std::int16_t* p, Ints x, int less) {
+    __m256i by = _mm256_set1_epi16(short(less));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_sub_epi16(x.a, by));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), _mm256_sub_epi16(x.b, by));
+}
+PLAIT_INLINE Ints dot_words(Ints acc, Ints w, std::int32_t two) {
+    __m256i x = _mm256_set1_epi32(two);
+#if defined(__AVXVNNI__)
+    return {_mm256_dpwssd_avx_epi32(acc.a, w.a, x), _mm256_dpwssd_avx_epi32(acc.b, w.b, x)};
+#else
+    __m256i low = _mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, x));
+    __m256i high = _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, x));
+    __asm__("" : "+x"(low), "+x"(high));
+    return {low, high};
+#endif
 }
 PLAIT_INLINE Ints joined(Ints high, Ints low) {
     return {_mm256_add_epi32(_mm256_slli_epi32(high.a, 8), low.a),

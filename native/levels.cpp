@@ -39,12 +39,18 @@ const Kernels& amx_kernels() {
 }
 #endif
 
-bool has_bf16_products() {
-#if defined(PLAIT_HAS_AVX512BF16)
-    if (!__builtin_cpu_supports("avx512f")) return false;
+#if defined(PLAIT_HAS_X86_LEVELS)
+// A bit of what the processor says of its further vector instructions.
+bool further(int bit) {
     unsigned a = 7, b = 0, c = 1, d = 0;
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    return a >> 5 & 1;
+    return a >> bit & 1;
+}
+#endif
+
+bool has_bf16_products() {
+#if defined(PLAIT_HAS_AVX512BF16)
+    return __builtin_cpu_supports("avx512f") && further(5);
 #else
     return false;
 #endif
@@ -61,6 +67,10 @@ std::vector<Level> levels() {
 #if defined(PLAIT_HAS_X86_LEVELS)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
         plain(avx2_kernels, blocks_avx2);
+#if defined(PLAIT_HAS_AVXVNNI)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") && further(4))
+        found.push_back({"avxvnni", &avx2_kernels, avx2_kernels.linear_bf16, "avx2", blocks_avxvnni, "avxvnni"});
+#endif
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq")) {
         plain(avx512_kernels, blocks_avx512);

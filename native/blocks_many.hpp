@@ -7,7 +7,7 @@
 
 namespace PLAIT_LEVEL {
 
-#if defined(__AVX2__)
+#if defined(PLAIT_X86_VECTORS)
 
 // Rows of a strip: their sums lie in registers.
 #if defined(__AVX512F__)

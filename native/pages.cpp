@@ -79,12 +79,15 @@ void gather(std::vector<std::pair<std::uintptr_t, long>> ranges) {
 #endif
 }
 
-void settle() {
+bool settle() {
+    // Whoever waits wants to be able to give up.
+    constexpr auto SLICE = std::chrono::milliseconds(100);
     std::unique_lock held(work().lock);
     ++work().waiting;
     work().changed.notify_all();
-    work().changed.wait(held, [] { return work().running == 0; });
+    bool done = work().changed.wait_for(held, SLICE, [] { return work().running == 0; });
     --work().waiting;
+    return done;
 }
 
 }  // namespace plait

@@ -34,7 +34,7 @@ inline void make_ready([[maybe_unused]] const void* memory, [[maybe_unused]] lon
 bool can_gather();
 // Small pages of the ranges (address, bytes) become large ones, one after the other, by a thread that rests between them.
 void gather(std::vector<std::pair<std::uintptr_t, long>> ranges);
-// Waits until all are, without rests.
-void settle();
+// Waits for a moment, in which there are no rests. False: it is not done yet.
+bool settle();
 
 }  // namespace plait

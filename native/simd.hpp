@@ -12,6 +12,11 @@
 #include <immintrin.h>
 #endif
 
+// Whether a level has more than the compiler's own vectors.
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#define PLAIT_X86_VECTORS
+#endif
+
 #define PLAIT_INLINE static inline __attribute__((always_inline))
 // Sums in arrays lie in registers only where the loops over them are unrolled whole.
 #define PLAIT_UNROLL _Pragma("GCC unroll 16")

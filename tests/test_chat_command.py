@@ -311,3 +311,18 @@ def test_ctrl_c_between_the_answer_and_the_prompt_does_not_end_the_chat(engine, 
     chat.say = interrupted
     chat_repl.talk(chat)
     assert next(lines) == "unread" and len(said) == 2
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("command", ["/system be brief", "/set mood=glad temperature=1"])
+def test_ctrl_c_while_settings_are_tried_leaves_them_as_they_were(engine, monkeypatch, command):
+    chat = chat_repl.Chat(engine, sampling=Sampling(), max_tokens=3, system="be long", say=print)
+    before = list(chat.messages), chat.sampling, dict(chat.variables)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat_repl.Chat, "_check", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        chat.line(command)
+    assert (chat.messages, chat.sampling, chat.variables) == before

@@ -15,7 +15,7 @@ from plait.runtime.rooms import Lots, Rooms
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 3 * 2**20), min_size=1, max_size=12))
 def test_rooms_are_their_own_and_begin_with_a_line(sizes):
-    rooms = Rooms()
+    rooms = Rooms(2**22)
     taken = [rooms.take(size) for size in sizes]
     assert [room.numel() for room in taken] == sizes
     assert all(room.data_ptr() % 64 == 0 for room in taken)
@@ -71,7 +71,7 @@ def test_lots_are_taken_and_given_by_several_threads():
 
 
 def test_pages_are_put_together_beneath_what_lies_there():
-    rooms = Rooms()
+    rooms = Rooms(2**26)
     taken = [rooms.take(size) for size in (5 * 2**20, 70 * 2**20, 3)]
     for mark, room in enumerate(taken):
         room.fill_(mark + 1)
@@ -83,7 +83,7 @@ def test_pages_are_put_together_beneath_what_lies_there():
 
 def test_rooms_that_are_gone_while_pages_are_put_together_do_no_harm():
     for _ in range(3):
-        rooms = Rooms()
+        rooms = Rooms(2**26)
         rooms.take(2**26).fill_(7)
         rooms.gather()
         del rooms

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from plait.cli.chat import variable
-from plait.cli.chat_answer import Answer, show_answer
+from plait.cli.chat_answer import Answer, Coming
 from plait.cli.common import printable
 from plait.engine.engine import Engine
 from plait.engine.sampling import Sampling
@@ -94,7 +94,16 @@ class Chat:
         return True
 
     def _answer(self, messages: list[dict[str, Any]]) -> None:
-        answer = show_answer(self, messages)
+        coming = Coming(self, messages)
+        try:
+            coming.show()
+        except KeyboardInterrupt:
+            # Once more, or a moment after it ended: what was shown is part of the chat all the same.
+            self._keep(messages, coming.answer())
+            raise
+        self._keep(messages, coming.answer())
+
+    def _keep(self, messages: list[dict[str, Any]], answer: Answer) -> None:
         self.last = answer
         if answer.message is not None:
             self.messages = [*messages, answer.message]
@@ -121,7 +130,7 @@ class Chat:
         self.messages = [{"role": "system", "content": text}, *rest] if text else rest
         try:
             self._check()
-        except PlaitError:
+        except BaseException:
             self.messages = before
             raise
         self.say("instructions set" if text else "no instructions")
@@ -152,7 +161,7 @@ class Chat:
                     self.variables[name] = value
                     self._known(name)
             self._check()
-        except PlaitError:
+        except BaseException:
             self.sampling, self.max_tokens, self.variables = before
             raise
         self.say("set")

@@ -32,7 +32,9 @@ class Rooms:
     can, areas are written on small pages, and `gather` makes large ones of them while other work goes on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, area: int = _AREA) -> None:
+        """area: bytes of one, where no room needs more."""
+        self._size = area
         self._areas: list[Tensor] = []
         self._left: list[Tensor] = []
 
@@ -42,7 +44,7 @@ class Rooms:
         place = next((at for at, left in enumerate(self._left) if left.numel() >= needed), None)
         if place is None:
             place = len(self._left)
-            area = _area(max(_AREA, needed), later=_gathers())
+            area = _area(max(self._size, needed), later=_gathers())
             self._areas.append(area)
             self._left.append(area)
         left = self._left[place]
@@ -68,7 +70,8 @@ class Rooms:
         if _gathers():
             from plait.runtime._native import settle_pages
 
-            settle_pages()
+            while not settle_pages():
+                pass
 
 
 def _gathers() -> bool:

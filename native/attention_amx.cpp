@@ -32,7 +32,7 @@ struct Tiles {
           across(padded(a) / 16),
           q(room * steps * STEP * QUERY_PLANES),
           keys(steps * 4 * TILE),
-          values(room <= FEW ? BLOCK / STEP * 4 * TILE : CHUNK_KEYS / STEP * across * TILE),
+          values(room <= FEW_QUERIES ? BLOCK / STEP * 4 * TILE : CHUNK_KEYS / STEP * across * TILE),
           folded(CODED ? room * CHUNK_KEYS * WEIGHT_PLANES : 0),
           key_scales(CODED ? steps * BLOCK : 0),
           value_scales(CODED ? across / 2 * CHUNK_KEYS : 0),
@@ -43,7 +43,7 @@ struct Tiles {
 
     // Queries as [16 rows][step][plane] tiles; rows that fill up the last two tiles, or the one of few, are zeros.
     void take(const Rows& rows) {
-        for (long r = 0; r < ceil_to(rows.count, few(rows) ? FEW : 32); ++r) {
+        for (long r = 0; r < ceil_to(rows.count, few(rows) ? FEW_QUERIES : 32); ++r) {
             Half* to = q.data() + r / 16 * steps * QUERY_PLANES * TILE + r % 16 * STEP;
             for (long p = 0; p < a.part_count; ++p) {
                 const AttentionPart& part = a.parts[p];
@@ -65,7 +65,7 @@ struct Tiles {
     void begin(const Rows& rows, const Seen& seen, Turn next) { ahead.begin(rows, seen, next); }
     PLAIT_INLINE void order(Vec& low, Vec& high) { in_order(low, high); }
 
-    static bool few(const Rows& rows) { return rows.count <= FEW; }
+    static bool few(const Rows& rows) { return rows.count <= FEW_QUERIES; }
 
     void score(const Rows& rows, long block, float* scores) {
         if (few(rows)) return score_few<CODED>(rows, block, q.data(), keys.data(), scores, ahead);

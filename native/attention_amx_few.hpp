@@ -1,4 +1,4 @@
-// Up to 16 rows of queries: keys are the rows of the products as they lie in the slab, queries the columns; values are
+// Few rows of queries: keys are the rows of the products as they lie in the slab, queries the columns; values are
 // mixed slab by slab. A row's chains are those of attention_amx.cpp: the two sides of a product may change places.
 #pragma once
 
@@ -7,7 +7,6 @@
 namespace PLAIT_LEVEL {
 
 constexpr int QUERY_PLANES = 3, WEIGHT_PLANES = 2;
-constexpr long FEW = 16;
 
 // Memory is to be asked all the time and never for much at once: so many sixteenths of the keys are counted as taken
 // while they meet the queries, the others while scores are turned; of the values while they are mixed, the others while

@@ -17,6 +17,9 @@ PLAIT_INLINE long rows_together(const plait::Attention& a) {
     return clamped(800000 / each / 32 * 32, 32, 128);
 }
 
+// So many rows at most are few: where a call has no more together, scratch is made for these alone.
+constexpr long FEW_QUERIES = 16;
+
 struct RowPiece {
     long span, head, first, count;
     long partial;  // where the partials of its chunks begin; below 0: one thread takes all chunks
@@ -69,7 +72,7 @@ static void attend(const plait::Attention& a) {
             for (long c = rows.begin(); c < rows.stop(); ++c) unit.held[at++] = {p, c, c + 1};
         }
     }
-    long padded = Form::padded(a), room = ceil_to(most, most <= 16 ? 16 : 32);
+    long padded = Form::padded(a), room = ceil_to(most, most <= FEW_QUERIES ? FEW_QUERIES : 32);
     Partials partials(chunks, room, padded);
     std::atomic<long> begun{0};
 #pragma omp parallel if (units > 1)

@@ -1,127 +1,259 @@
-// Attention in float32: keys and values are widened slab by slab and met by multiply-adds.
+// Attention in float32: rows of keys and values are widened in registers and met by multiply-adds. Few rows of queries
+// read a slab as it lies, many a copy of it that is widened once.
+//
+// A row is taken 32 elements at a time, as two vectors; which of them a vector holds is a source's own affair, since
+// queries are laid out in the same way and mixes are put in order at the end.
 #pragma once
 
+#include <type_traits>
+
+#include "attention_ahead.hpp"
 #include "attention_work.hpp"
 
 namespace PLAIT_LEVEL {
 
-// One head's rows of a slab as floats [64, padded], padded with zeros: in place where they are that already.
-static const float* widened(const char* rows, long dim, long padded, plait::Store store_as, float* room) {
-    long bytes = row_bytes(store_as, dim);
-    if (store_as == plait::Store::f32 && padded == dim) return reinterpret_cast<const float*>(rows);
-    for (long j = 0; j < BLOCK; ++j) {
-        const char* row = rows + j * bytes;
-        float* to = room + j * padded;
-        if (store_as == plait::Store::f32) {
-            std::memcpy(to, row, sizeof(float) * dim);
-            fill(to + dim, to + padded, 0.0f);
-        } else if (store_as == plait::Store::int8) {
-            widen_codes(row, dim, to);
-        } else {
-            auto* halves = reinterpret_cast<const std::uint16_t*>(row);
-            if (store_as == plait::Store::bf16)
-                widen_halves(halves, dim, true, to);
-            else
-                widen_halves(halves, dim, false, to);
-        }
+constexpr long PAIR = 2 * LANES;
+
+// How rows are stored. `pair`: elements [d, d + 32) of a row of `dim`; EVEN_ODD: of these the even and the odd ones.
+struct OfFloats {
+    static constexpr bool EVEN_ODD = false;
+    static constexpr long BYTES = 4;
+    PLAIT_INLINE void pair(const char* row, long, long d, Vec& a, Vec& b) {
+        a = load(reinterpret_cast<const float*>(row) + d);
+        b = load(reinterpret_cast<const float*>(row) + d + LANES);
     }
-    return room;
+};
+struct OfBf16 {
+    static constexpr bool EVEN_ODD = true;
+    static constexpr long BYTES = 2;
+    PLAIT_INLINE void pair(const char* row, long, long d, Vec& a, Vec& b) {
+        a = low_halves(reinterpret_cast<const std::uint16_t*>(row) + d);
+        b = high_halves(reinterpret_cast<const std::uint16_t*>(row) + d);
+    }
+};
+struct OfF16 {
+    static constexpr bool EVEN_ODD = false;
+    static constexpr long BYTES = 2;
+    PLAIT_INLINE void pair(const char* row, long, long d, Vec& a, Vec& b) {
+        a = load_f16(reinterpret_cast<const std::uint16_t*>(row) + d);
+        b = load_f16(reinterpret_cast<const std::uint16_t*>(row) + d + LANES);
+    }
+};
+struct OfCodes {
+    static constexpr bool EVEN_ODD = false;
+    static constexpr long BYTES = 0;  // rows are padded to whole blocks
+    PLAIT_INLINE void pair(const char* row, long dim, long d, Vec& a, Vec& b) {
+        const auto* codes = reinterpret_cast<const std::int8_t*>(row + 2 * blocks_of(dim) + d);
+        Vec scale = set1_f16(row + d / CODES * 2);
+        a = mul(load_codes(codes), scale);
+        b = mul(load_codes(codes + LANES), scale);
+    }
+};
+
+// The last elements of a row that is no multiple of 32 long, zeros behind them.
+template <class Source>
+PLAIT_INLINE void last_pair(const char* row, long dim, long d, Vec& a, Vec& b) {
+    char held[PAIR * 4] = {};
+    std::memcpy(held, row + d * Source::BYTES, (dim - d) * Source::BYTES);
+    Source::pair(held, PAIR, 0, a, b);
 }
 
-template <int ROWS>
-PLAIT_INLINE void score_rows(const float* q, const float* k, long padded, float* scores, bool more) {
-    for (long j = 0; j < BLOCK; j += 4) {
-        Vec acc[ROWS][4];
-        for (int r = 0; r < ROWS; ++r)
-            for (int c = 0; c < 4; ++c) acc[r][c] = set1(0.0f);
-        for (long d = 0; d < padded; d += LANES) {
-            Vec key[4];
-            for (int c = 0; c < 4; ++c) key[c] = load(k + (j + c) * padded + d);
-            for (int r = 0; r < ROWS; ++r) {
-                Vec query = load(q + r * padded + d);
-                for (int c = 0; c < 4; ++c) acc[r][c] = fma(query, key[c], acc[r][c]);
+// Sums over lanes that are made at a time, for rows of queries times keys: there are registers for so many.
+#if defined(__AVX512F__)
+constexpr int MADE = 16, MOST_ROWS = 4;
+#else
+constexpr int MADE = 4, MOST_ROWS = 2;
+#endif
+
+#if defined(__AVX512F__)
+// Where the accumulator of sum n lies: the sums come out in order.
+constexpr int slot_of(int n) { return n % 4 * 4 + n / 4; }
+
+// Sixteen sums over lanes, each with the order of `sum`.
+PLAIT_INLINE void sums(const Vec (&acc)[MADE], float* out) {
+    auto by_lanes = [](__m512 a, __m512 b, auto first, auto second) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, first.value), _mm512_shuffle_f32x4(a, b, second.value));
+    };
+    auto within = [](__m512 a, __m512 b) {
+        return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+    };
+    std::integral_constant<int, 0x44> halves;
+    std::integral_constant<int, 0xee> others;
+    std::integral_constant<int, 0x88> evens;
+    std::integral_constant<int, 0xdd> odds;
+    __m512 four[4];
+    PLAIT_UNROLL for (int i = 0; i < 4; ++i) {
+        __m512 low = by_lanes(acc[4 * i].v, acc[4 * i + 1].v, halves, others);
+        __m512 high = by_lanes(acc[4 * i + 2].v, acc[4 * i + 3].v, halves, others);
+        four[i] = by_lanes(low, high, evens, odds);
+    }
+    store(out, {within(within(four[0], four[1]), within(four[2], four[3]))});
+}
+#else
+constexpr int slot_of(int n) { return n; }
+PLAIT_INLINE void sums(const Vec (&acc)[MADE], float* out) { sum4(acc[0], acc[1], acc[2], acc[3], out); }
+#endif
+
+// Scores of ROWS queries [ROWS, width] and the 64 keys of a part. `each` bytes are taken with every key.
+template <class Source, int ROWS>
+PLAIT_INLINE void score_rows(const float* q, long width, const char* k, long bytes, long dim, float* scores, bool more,
+                             Ahead& ahead, long each) {
+    constexpr int KEYS = MADE / ROWS;
+    for (long j = 0; j < BLOCK; j += KEYS, k += KEYS * bytes) {
+        Vec acc[MADE];
+        PLAIT_UNROLL for (int n = 0; n < MADE; ++n) acc[n] = set1(0.0f);
+        for (long d = 0; d < width; d += PAIR) {
+            Vec first[ROWS], last[ROWS];
+            PLAIT_UNROLL for (int r = 0; r < ROWS; ++r) {
+                first[r] = load(q + r * width + d);
+                last[r] = load(q + r * width + d + LANES);
+            }
+            PLAIT_UNROLL for (int key = 0; key < KEYS; ++key) {
+                Vec a, b;
+                Source::pair(k + key * bytes, dim, d, a, b);
+                PLAIT_UNROLL for (int r = 0; r < ROWS; ++r) {
+                    Vec& sum = acc[slot_of(r * KEYS + key)];
+                    sum = fma(last[r], b, fma(first[r], a, sum));
+                }
             }
         }
+        float made[MADE];
+        sums(acc, made);
         for (int r = 0; r < ROWS; ++r) {
             float* to = scores + r * STRIDE + j;
-            float made[4];
-            sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3], made);
-            for (int c = 0; c < 4; ++c) to[c] = more ? to[c] + made[c] : made[c];
+            for (int key = 0; key < KEYS; ++key) to[key] = more ? to[key] + made[r * KEYS + key] : made[r * KEYS + key];
         }
+        if (each > 0) ahead.took(KEYS * each);
     }
 }
 
-template <int ROWS, int VECS>
-PLAIT_INLINE void mix_part(const float* weights, const float* v, long padded, float* mixed, long stop) {
-    Vec acc[ROWS][VECS];
-    for (int r = 0; r < ROWS; ++r)
-        for (int c = 0; c < VECS; ++c) acc[r][c] = load(mixed + r * padded + c * LANES);
-    for (long j = 0; j < stop; ++j) {
-        Vec value[VECS];
-        for (int c = 0; c < VECS; ++c) value[c] = load(v + j * padded + c * LANES);
-        for (int r = 0; r < ROWS; ++r) {
+// Adds the first `stop` values of a slab, their dims [d, d + 32 PAIRS), times ROWS rows of weights to mixes.
+template <class Source, int ROWS, int PAIRS>
+PLAIT_INLINE void mix_part(const float* weights, const char* v, long bytes, long dim, long d, long padded, float* mixed,
+                           long stop, Ahead& ahead, long each) {
+    Vec acc[ROWS][2 * PAIRS];
+    PLAIT_UNROLL for (int r = 0; r < ROWS; ++r)
+        PLAIT_UNROLL for (int c = 0; c < 2 * PAIRS; ++c) acc[r][c] = load(mixed + r * padded + c * LANES);
+    for (long j = 0; j < stop; ++j, v += bytes) {
+        Vec value[2 * PAIRS];
+        PLAIT_UNROLL for (int c = 0; c < PAIRS; ++c)
+            Source::pair(v, dim, d + c * PAIR, value[2 * c], value[2 * c + 1]);
+        PLAIT_UNROLL for (int r = 0; r < ROWS; ++r) {
             Vec w = set1(weights[r * STRIDE + j]);
-            for (int c = 0; c < VECS; ++c) acc[r][c] = fma(w, value[c], acc[r][c]);
+            PLAIT_UNROLL for (int c = 0; c < 2 * PAIRS; ++c) acc[r][c] = fma(w, value[c], acc[r][c]);
         }
+        if (each > 0 && j % 4 == 0) ahead.took(4 * each);
     }
-    for (int r = 0; r < ROWS; ++r)
-        for (int c = 0; c < VECS; ++c) store(mixed + r * padded + c * LANES, acc[r][c]);
+    PLAIT_UNROLL for (int r = 0; r < ROWS; ++r)
+        PLAIT_UNROLL for (int c = 0; c < 2 * PAIRS; ++c) store(mixed + r * padded + c * LANES, acc[r][c]);
 }
 
-template <int ROWS>
-PLAIT_INLINE void mix_rows(const float* weights, const float* v, long padded, float* mixed, long stop) {
-    long d = 0;
-    for (; d + 4 * LANES <= padded; d += 4 * LANES) mix_part<ROWS, 4>(weights, v + d, padded, mixed + d, stop);
-    for (; d < padded; d += LANES) mix_part<ROWS, 1>(weights, v + d, padded, mixed + d, stop);
+template <class Source, int ROWS>
+PLAIT_INLINE void mix_rows(const float* weights, const char* v, long bytes, long dim, long padded, float* mixed,
+                           long stop, Ahead& ahead, long each) {
+    constexpr int PAIRS = MADE / 2 / (ROWS > 2 ? ROWS : 2);
+    long d = 0, part = each * PAIRS * PAIR / padded;
+    for (; d + PAIRS * PAIR <= padded; d += PAIRS * PAIR)
+        mix_part<Source, ROWS, PAIRS>(weights, v, bytes, dim, d, padded, mixed + d, stop, ahead, part);
+    for (; d < padded; d += PAIR)
+        mix_part<Source, ROWS, 1>(weights, v, bytes, dim, d, padded, mixed + d, stop, ahead, part / PAIRS);
 }
 
 // Scratch of one thread.
+template <class Source>
 struct Fma {
     const plait::Attention& a;
-    long room;
     Room q, wide;
+    Ahead ahead;
 
-    // Codes are widened in whole blocks.
-    static long padded_dim(const plait::Attention& a, long dim) {
-        return ceil_to(dim, a.store == plait::Store::int8 ? CODES : LANES);
-    }
-    static long padded(const plait::Attention& a) { return padded_dim(a, a.v_dim); }
+    // So many rows are sooner done with a slab as it lies than with a copy.
+    static constexpr long FEW = 2 * MOST_ROWS;
+
+    static long padded_dim(long dim) { return ceil_to(dim, PAIR); }
+    static long padded(const plait::Attention& a) { return padded_dim(a.v_dim); }
     static long widest(const plait::Attention& a) {
         long most = padded(a);
-        for (long p = 0; p < a.part_count; ++p) most = larger(most, padded_dim(a, a.parts[p].dim));
+        for (long p = 0; p < a.part_count; ++p) most = larger(most, padded_dim(a.parts[p].dim));
         return most;
     }
     static long all_parts(const plait::Attention& a) {
         long sum = 0;
-        for (long p = 0; p < a.part_count; ++p) sum += padded_dim(a, a.parts[p].dim);
+        for (long p = 0; p < a.part_count; ++p) sum += padded_dim(a.parts[p].dim);
         return sum;
     }
-    Fma(const plait::Attention& a, long room) : a(a), room(room), q(room * all_parts(a)), wide(BLOCK * widest(a)) {}
+    Fma(const plait::Attention& a, long room) : a(a), q(room * all_parts(a)), wide(BLOCK * widest(a)), ahead(a) {}
 
-    // Rows are read in order, which the processor sees for itself; mixes lie in order.
-    void begin(const Rows&, const Seen&, Turn) {}
-    PLAIT_INLINE void order(Vec&, Vec&) {}
+    void begin(const Rows& rows, const Seen& seen, Turn next) { ahead.begin(rows, seen, next); }
+
+    PLAIT_INLINE void order(Vec& low, Vec& high) {
+        if constexpr (Source::EVEN_ODD) interleave(low, high);
+    }
+
+    static bool as_it_lies(const Rows& rows, long dim) {
+        bool few = rows.count <= FEW || std::is_same_v<Source, OfFloats>;
+        return few && (Source::BYTES == 0 || dim % PAIR == 0);
+    }
+
+    // One head's rows of a slab as floats [64, padded], zeros behind `dim`.
+    const char* widened(const char* rows, long dim) {
+        long bytes = row_bytes(a.store, dim), width = padded_dim(dim);
+        float* to = wide.data();
+        for (long j = 0; j < BLOCK; ++j, rows += bytes, to += width) {
+            for (long d = 0; d < width; d += PAIR) {
+                Vec first, last;
+                if (Source::BYTES == 0 || d + PAIR <= dim) Source::pair(rows, dim, d, first, last);
+                else last_pair<Source>(rows, dim, d, first, last);
+                store(to + d, first);
+                store(to + d + LANES, last);
+            }
+            ahead.took(bytes);
+        }
+        return reinterpret_cast<const char*>(wide.data());
+    }
 
     void take(const Rows& rows) {
         float* to = q.data();
         for (long p = 0; p < a.part_count; ++p) {
             const plait::AttentionPart& part = a.parts[p];
-            long width = padded_dim(a, part.dim);
+            long width = padded_dim(part.dim);
             for (long r = 0; r < rows.count; ++r, to += width) {
                 const float* from = part.queries + rows.row(r) * part.stride + rows.query_head(r) * part.dim;
-                for (long d = 0; d < width; ++d) to[d] = d < part.dim ? from[d] * a.scale : 0.0f;
+                for (long d = 0; d < width; ++d) {
+                    long i = d % PAIR, at = Source::EVEN_ODD ? d - i + i % LANES * 2 + i / LANES : d;
+                    to[d] = at < part.dim ? from[at] * a.scale : 0.0f;
+                }
             }
         }
+    }
+
+    // `work` with rows 4, 2 and 1 at a time from `r` on; `each` bytes of a row of the slab are new with the first.
+    template <class Work>
+    static void by_rows(long count, long each, const Work& work) {
+        long r = 0;
+        auto some = [&](auto rows) {
+            for (; r + rows.value <= count; r += rows.value) work(rows, r, r == 0 ? each : 0);
+        };
+        if constexpr (MOST_ROWS >= 4) some(std::integral_constant<int, 4>());
+        some(std::integral_constant<int, 2>());
+        some(std::integral_constant<int, 1>());
+    }
+
+    template <class As>
+    void score_part(const Rows& rows, const float* from, const char* k, long bytes, long dim, float* scores, bool more,
+                    long each) {
+        long width = padded_dim(dim);
+        by_rows(rows.count, each, [&](auto count, long r, long taken) {
+            score_rows<As, count.value>(from + r * width, width, k, bytes, dim, scores + r * STRIDE, more, ahead, taken);
+        });
     }
 
     void score(const Rows& rows, long block, float* scores) {
         const float* from = q.data();
         for (long p = 0; p < a.part_count; ++p) {
-            long width = padded_dim(a, a.parts[p].dim), r = 0;
-            const float* k = widened(rows.keys(block, a.parts[p]), a.parts[p].dim, width, a.store, wide.data());
-            for (; r + 4 <= rows.count; r += 4)
-                score_rows<4>(from + r * width, k, width, scores + r * STRIDE, p > 0);
-            for (; r < rows.count; ++r) score_rows<1>(from + r * width, k, width, scores + r * STRIDE, p > 0);
+            long dim = a.parts[p].dim, width = padded_dim(dim), bytes = row_bytes(a.store, dim);
+            const char* k = rows.keys(block, a.parts[p]);
+            if (as_it_lies(rows, dim)) score_part<Source>(rows, from, k, bytes, dim, scores, p > 0, bytes);
+            else score_part<OfFloats>(rows, from, widened(k, dim), 4 * width, width, scores, p > 0, 0);
             from += rows.count * width;
         }
     }
@@ -131,20 +263,36 @@ struct Fma {
         store(row + LANES, high);
     }
 
+    template <class As>
+    void mix_slab(const Rows& rows, const char* v, long bytes, long dim, const float* weights, float* mixed, long stop,
+                  long each) {
+        long width = padded(a);
+        by_rows(rows.count, each, [&](auto count, long r, long taken) {
+            mix_rows<As, count.value>(weights + r * STRIDE, v, bytes, dim, width, mixed + r * width, stop, ahead, taken);
+        });
+    }
+
     void mix(const Rows& rows, const Seen& seen, const float* scores, float* mixed) {
-        long width = padded(a), last = rows.position(rows.count - 1) + 1 - seen.chunk * CHUNK_KEYS;
+        long width = padded(a), bytes = row_bytes(a.store, a.v_dim);
+        long last = rows.position(rows.count - 1) + 1 - seen.chunk * CHUNK_KEYS;
         fill(mixed, mixed + rows.count * width, 0.0f);
         for (long b = seen.low; b < seen.high; ++b) {
             if (!seen.uses(b)) continue;
-            const float* v = widened(rows.values(b), a.v_dim, width, a.store, wide.data());
-            long at = seen.column(b), stop = smaller(BLOCK, last - at), r = 0;
-            for (; r + 4 <= rows.count; r += 4)
-                mix_rows<4>(scores + r * STRIDE + at, v, width, mixed + r * width, stop);
-            for (; r < rows.count; ++r) mix_rows<1>(scores + r * STRIDE + at, v, width, mixed + r * width, stop);
+            const char* v = rows.values(b);
+            long at = seen.column(b), stop = smaller(BLOCK, last - at);
+            if (as_it_lies(rows, a.v_dim)) mix_slab<Source>(rows, v, bytes, a.v_dim, scores + at, mixed, stop, bytes);
+            else mix_slab<OfFloats>(rows, widened(v, a.v_dim), 4 * width, width, scores + at, mixed, stop, 0);
         }
     }
 };
 
-static void attention(const plait::Attention& a) { attend<Fma>(a); }
+static void attention(const plait::Attention& a) {
+    switch (a.store) {
+        case plait::Store::f32: return attend<Fma<OfFloats>>(a);
+        case plait::Store::bf16: return attend<Fma<OfBf16>>(a);
+        case plait::Store::f16: return attend<Fma<OfF16>>(a);
+        case plait::Store::int8: return attend<Fma<OfCodes>>(a);
+    }
+}
 
 }  // namespace PLAIT_LEVEL

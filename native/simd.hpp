@@ -72,6 +72,18 @@ PLAIT_INLINE Vec low_halves(const std::uint16_t* p) {
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(int(0xffff0000u))))};
 }
+PLAIT_INLINE Vec set1_f16(const void* p) {
+    short half;
+    std::memcpy(&half, p, sizeof half);
+    return {_mm512_cvtph_ps(_mm256_set1_epi16(half))};
+}
+// The first elements of both in turn, and the last.
+PLAIT_INLINE void interleave(Vec& a, Vec& b) {
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    __m512 low = _mm512_permutex2var_ps(a.v, first, b.v);
+    b.v = _mm512_permutex2var_ps(a.v, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b.v);
+    a.v = low;
+}
 // Past the caches: what is written is not read soon. p is aligned to 64 bytes; `drain` before others may read.
 PLAIT_INLINE void stream(float* p, Vec a) {
     plait::check_bytes(p, 64);
@@ -142,6 +154,12 @@ PLAIT_INLINE __m256 high8(const std::uint16_t* p) {
 }
 PLAIT_INLINE Vec low_halves(const std::uint16_t* p) { return {low8(p), low8(p + 16)}; }
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) { return {high8(p), high8(p + 16)}; }
+PLAIT_INLINE Vec set1_f16(const void* p) {
+    short half;
+    std::memcpy(&half, p, sizeof half);
+    __m256 all = _mm256_cvtph_ps(_mm_set1_epi16(half));
+    return {all, all};
+}
 PLAIT_INLINE __m256 fold8(Vec x) { return _mm256_add_ps(x.a, x.b); }
 PLAIT_INLINE void stream(float* p, Vec x) {
     plait::check_bytes(p, 64);
@@ -206,6 +224,11 @@ PLAIT_INLINE Vec where_less(Vec x, Vec y, Vec b, Vec a) { return {x.f < y.f ? b.
 PLAIT_INLINE Vec load_bf16(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[i]) << 16)); }
 PLAIT_INLINE Vec load_f16(const std::uint16_t* p) { PLAIT_EACH(f16_to_float(p[i])); }
 PLAIT_INLINE Vec low_halves(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[2 * i]) << 16)); }
+PLAIT_INLINE Vec set1_f16(const void* p) {
+    std::uint16_t half;
+    std::memcpy(&half, p, sizeof half);
+    return set1(f16_to_float(half));
+}
 PLAIT_INLINE void stream(float* p, Vec a) { std::memcpy(p, &a.f, sizeof a.f); }
 PLAIT_INLINE void drain() {}
 PLAIT_INLINE Vec high_halves(const std::uint16_t* p) { PLAIT_EACH(as_float(std::uint32_t(p[2 * i + 1]) << 16)); }
@@ -245,6 +268,18 @@ PLAIT_INLINE void sum4(Vec a, Vec b, Vec c, Vec d, float* out) {
     out[3] = sum(d);
 }
 
+#endif
+
+#if !defined(__AVX512F__)
+// The first elements of both in turn, and the last.
+PLAIT_INLINE void interleave(Vec& a, Vec& b) {
+    float first[16], last[16], made[32];
+    store(first, a);
+    store(last, b);
+    for (int i = 0; i < 16; ++i) made[2 * i] = first[i], made[2 * i + 1] = last[i];
+    a = load(made);
+    b = load(made + 16);
+}
 #endif
 
 // The first n of 16 elements, the rest zeros; whole vectors the short way.

@@ -65,32 +65,6 @@ PLAIT_INLINE Vec load_codes(const std::int8_t* p) {
 #endif
 }
 
-PLAIT_INLINE float scale_at(const char* row, long block) {
-    std::uint16_t h;
-    std::memcpy(&h, row + 2 * block, sizeof h);
-    return from_f16(h);
-}
-
-PLAIT_INLINE void widen_codes(const char* row, long dim, float* to) {
-    long blocks = blocks_of(dim);
-    const auto* codes = reinterpret_cast<const std::int8_t*>(row + 2 * blocks);
-    for (long b = 0; b < blocks; ++b) {
-        Vec scale = set1(scale_at(row, b));
-        store(to + b * CODES, mul(load_codes(codes + b * CODES), scale));
-        store(to + b * CODES + LANES, mul(load_codes(codes + b * CODES + LANES), scale));
-    }
-}
-
-PLAIT_INLINE void widen_halves(const std::uint16_t* from, long dim, bool bf16, float* to) {
-    long i = 0;
-    for (; i + LANES <= dim; i += LANES) store(to + i, bf16 ? load_bf16(from + i) : load_f16(from + i));
-    if (i < dim) {
-        std::uint16_t rest[LANES] = {};
-        std::memcpy(rest, from + i, sizeof(std::uint16_t) * (dim - i));
-        store(to + i, bf16 ? load_bf16(rest) : load_f16(rest));
-    }
-}
-
 // One row of codes of x. False: a scale is beyond float16.
 PLAIT_INLINE bool put_codes(const float* x, long dim, char* row) {
     long blocks = blocks_of(dim);

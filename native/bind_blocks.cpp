@@ -14,8 +14,8 @@ namespace plait {
 
 namespace {
 
-// Packed weights that meet one input: a product for each run of parts that have the same sum limit, whose outputs begin
-// at `column`.
+// Packed weights that meet one input: a product for each run of parts that have the same sum limit, where there is one,
+// whose outputs begin at `column`.
 struct Blocks : Prepared {
     BlockKernel kernel;
     std::vector<BlockPart> parts;
@@ -24,15 +24,18 @@ struct Blocks : Prepared {
         long column;
     };
     std::vector<Run> runs;
-    Blocks(BlockKernel kernel, std::vector<BlockPart> given, long out, long in, int activation)
+    Blocks(BlockKernel kernel, std::vector<BlockPart> given, long out, long in, int activation, int planes)
         : Prepared(out, in), kernel(kernel), parts(std::move(given)) {
         long column = 0;
         for (const BlockPart& part : parts) {
-            if (runs.empty() || runs.back().product.sum_limit != sum_limit(part.form)) {
+            bool alike = !runs.empty() && (planes == 1 || runs.back().product.sum_limit == sum_limit(part.form));
+            if (!alike) {
                 BlockProduct product{};
                 product.in = in;
                 product.parts = &part;
                 product.sum_limit = sum_limit(part.form);
+                product.planes = planes;
+                product.asks = asks_ahead();
                 product.gated = activation >= 0;
                 product.activation = Activation(product.gated ? activation : 0);
                 runs.push_back({product, column});
@@ -54,9 +57,10 @@ struct Blocks : Prepared {
     }
 };
 
-// parts: address, outputs, form; activation: -1: plain products
+// parts: address, outputs, form; activation: -1: plain products; planes: bytes of the integers that rows become
 std::shared_ptr<Prepared> prepared_blocks(const Native& native, const std::vector<std::tuple<Address, long, int>>& parts,
-                                          long in, int activation) {
+                                          long in, int activation, int planes) {
+    if (planes < 1 || planes > 2) throw std::invalid_argument("rows become integers of 1 or 2 bytes");
     std::vector<BlockPart> given;
     long out = 0;
     for (auto [w, outputs, form] : parts) {
@@ -64,7 +68,7 @@ std::shared_ptr<Prepared> prepared_blocks(const Native& native, const std::vecto
         out += outputs;
     }
     if (activation >= 0) out /= 2;
-    return std::make_shared<Blocks>(native.level.blocks, std::move(given), out, in, activation);
+    return std::make_shared<Blocks>(native.level.blocks, std::move(given), out, in, activation, planes);
 }
 
 // Products of one input in different forms, outputs end to end.

@@ -96,8 +96,9 @@ struct BlockPart {
     Form form;
 };
 
-// y [rows, outputs of all parts end to end] = x [rows, in] W^T; gated: see Product, with one part. All parts' forms have
-// the sum limit.
+// y [rows, outputs of all parts end to end] = x [rows, in] W^T; gated: see Product, with one part. `planes`: bytes of the
+// integers that rows become, 1 or 2; beside 2 all parts' forms have the sum limit. `asks`: memory is asked for weights
+// before their turn, see asks_ahead.
 struct BlockProduct {
     const float* x;
     float* y;
@@ -105,7 +106,8 @@ struct BlockProduct {
     const BlockPart* parts;
     long count;
     long sum_limit;
-    bool gated;
+    int planes;
+    bool asks, gated;
     Activation activation;
 };
 

@@ -37,26 +37,30 @@ struct alignas(64) Made {
 };
 
 // An entry's sums for the panels' codes of its group, where a panel has one sum.
-template <Form F>
+template <Form F, int PLANES>
 PLAIT_INLINE void multiply_whole(const std::uint16_t* rows, long low, const Piece* pieces, long at, Made<F>& to) {
     _tile_loadd(4, rows, 64);
     _tile_loadd(6, pieces[0].codes + at, 64);
     _tile_zero(0);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, rows + low, 64);
+    if constexpr (PLANES == 2) _tile_loadd(5, rows + low, 64);
     _tile_loadd(7, pieces[1].codes + at, 64);
     _tile_zero(1);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(0, 5, 6);
-    _tile_dpbf16ps(1, 5, 7);
+    if constexpr (PLANES == 2) {
+        _tile_dpbf16ps(0, 5, 6);
+        _tile_dpbf16ps(1, 5, 7);
+    }
     _tile_loadd(6, pieces[2].codes + at, 64);
     _tile_zero(2);
     _tile_dpbf16ps(2, 4, 6);
     _tile_loadd(7, pieces[3].codes + at, 64);
     _tile_zero(3);
     _tile_dpbf16ps(3, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    if constexpr (PLANES == 2) {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
     _tile_stored(0, to.of[0][0], 64);
     _tile_stored(1, to.of[1][0], 64);
     _tile_stored(2, to.of[2][0], 64);
@@ -64,7 +68,7 @@ PLAIT_INLINE void multiply_whole(const std::uint16_t* rows, long low, const Piec
 }
 
 // Two panels from `panel` on, where a panel has two sums.
-template <Form F>
+template <Form F, int PLANES>
 PLAIT_INLINE void multiply_two(const std::uint16_t* rows, long low, const Piece* pieces, long at, int panel,
                                Made<F>& to) {
     const std::uint16_t *first = pieces[panel].codes + at, *second = pieces[panel + 1].codes + at;
@@ -72,61 +76,66 @@ PLAIT_INLINE void multiply_two(const std::uint16_t* rows, long low, const Piece*
     _tile_loadd(6, first, 64);
     _tile_zero(0);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, rows + low, 64);
+    if constexpr (PLANES == 2) _tile_loadd(5, rows + low, 64);
     _tile_loadd(7, second, 64);
     _tile_zero(1);
     _tile_dpbf16ps(1, 4, 7);
     _tile_zero(2);
     _tile_zero(3);
-    _tile_dpbf16ps(0, 5, 6);
-    _tile_dpbf16ps(1, 5, 7);
+    if constexpr (PLANES == 2) {
+        _tile_dpbf16ps(0, 5, 6);
+        _tile_dpbf16ps(1, 5, 7);
+    }
     _tile_loadd(4, rows + 16, 64);
     _tile_loadd(6, first + 256, 64);
     _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(5, rows + low + 16, 64);
+    if constexpr (PLANES == 2) _tile_loadd(5, rows + low + 16, 64);
     _tile_loadd(7, second + 256, 64);
     _tile_dpbf16ps(3, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    if constexpr (PLANES == 2) {
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
     _tile_stored(0, to.of[panel][0], 64);
     _tile_stored(1, to.of[panel + 1][0], 64);
     _tile_stored(2, to.of[panel][1], 64);
     _tile_stored(3, to.of[panel + 1][1], 64);
 }
 
-template <Form F, int HEIGHT>
-PLAIT_INLINE void take_in(const Made<F>& made, int panel, const float* sums, const float* weights,
+// `scales`: of the rows, where their numbers do not hold them.
+template <Form F, int HEIGHT, int PLANES>
+PLAIT_INLINE void take_in(const Made<F>& made, int panel, const float* sums, const float* scales, const float* weights,
                           __m512 (&acc)[HEIGHT]) {
     __m512 first = _mm512_load_ps(weights), last = first, offset = first;
     if constexpr (has_halves(F)) last = _mm512_load_ps(weights + 16);
     if constexpr (has_offset(F)) offset = _mm512_load_ps(weights + 32);
 #pragma GCC unroll 16
     for (int r = 0; r < HEIGHT; ++r) {
-        __m512 whole = _mm512_load_ps(made.of[panel][0] + 16 * r);
-        acc[r] = _mm512_fmadd_ps(whole, first, acc[r]);
-        if constexpr (has_halves(F)) {
-            __m512 other = _mm512_load_ps(made.of[panel][1] + 16 * r);
-            acc[r] = _mm512_fmadd_ps(other, last, acc[r]);
-        }
+        auto whole = [&](const float* of) {
+            __m512 sum = _mm512_load_ps(of + 16 * r);
+            return PLANES == 2 ? sum : _mm512_mul_ps(sum, _mm512_set1_ps(scales[r]));
+        };
+        acc[r] = _mm512_fmadd_ps(whole(made.of[panel][0]), first, acc[r]);
+        if constexpr (has_halves(F)) acc[r] = _mm512_fmadd_ps(whole(made.of[panel][1]), last, acc[r]);
         if constexpr (has_offset(F)) acc[r] = _mm512_fmadd_ps(_mm512_set1_ps(sums[r]), offset, acc[r]);
     }
 }
 
 // Entries [0, count), of groups from `base` on, times a piece of each panel; added to sums [panel][16][16].
-template <Form F, int HEIGHT>
+template <Form F, int HEIGHT, int PLANES>
 void block(const TileRows& rows, const Entry* entries, long count, long base, const Piece* pieces, float* sums) {
     Made<F> made[BATCH];
     for (long low = 0; low < count; low += BATCH) {
         long size = smaller(BATCH, count - low);
         for (long i = 0; i < size; ++i) {
             const Entry& entry = entries[low + i];
-            const std::uint16_t* halves = rows.halves.at + entry.place * 64;
+            const std::uint16_t* halves = rows.halves.at + entry.place * 32 * PLANES;
             long codes = (entry.group - base) * 512, low_half = rows.height * 32;
             if constexpr (SUMS<F> == 1) {
-                multiply_whole<F>(halves, low_half, pieces, codes, made[i]);
+                multiply_whole<F, PLANES>(halves, low_half, pieces, codes, made[i]);
             } else {
-                multiply_two<F>(halves, low_half, pieces, codes, 0, made[i]);
-                multiply_two<F>(halves, low_half, pieces, codes, 2, made[i]);
+                multiply_two<F, PLANES>(halves, low_half, pieces, codes, 0, made[i]);
+                multiply_two<F, PLANES>(halves, low_half, pieces, codes, 2, made[i]);
             }
         }
         for (int panel = 0; panel < PANELS; ++panel) {
@@ -135,7 +144,8 @@ void block(const TileRows& rows, const Entry* entries, long count, long base, co
             for (int r = 0; r < HEIGHT; ++r) acc[r] = _mm512_load_ps(sums + panel * 256 + 16 * r);
             for (long i = 0; i < size; ++i) {
                 const Entry& entry = entries[low + i];
-                take_in<F, HEIGHT>(made[i], panel, rows.sums.at + entry.place,
+                const float* scales = PLANES == 1 ? rows.scale.at + entry.place : nullptr;
+                take_in<F, HEIGHT, PLANES>(made[i], panel, rows.sums.at + entry.place, scales,
                                    pieces[panel].scales + (entry.group - base) * 48, acc);
             }
 #pragma GCC unroll 16
@@ -152,7 +162,7 @@ struct Bench {
     explicit Bench(long strips) : pieces(PANELS), sums(strips * PANELS * 256), next(strips) {}
 };
 
-template <Form F, int HEIGHT>
+template <Form F, int HEIGHT, int PLANES>
 void panels_of(const TileRows& rows, long strips, const std::uint8_t* const* panels, const Bench& bench) {
     std::memset(bench.sums.at, 0, strips * PANELS * 256 * sizeof(float));
     std::memset(bench.next.at, 0, strips * sizeof(long));
@@ -165,7 +175,7 @@ void panels_of(const TileRows& rows, long strips, const std::uint8_t* const* pan
             long first = bench.next.at[strip], end = first;
             while (end < rows.counts.at[strip] && entries[end].group < stop) ++end;
             bench.next.at[strip] = end;
-            block<F, HEIGHT>(rows, entries + first, end - first, base, bench.pieces.at,
+            block<F, HEIGHT, PLANES>(rows, entries + first, end - first, base, bench.pieces.at,
                              bench.sums.at + strip * PANELS * 256);
         }
     }
@@ -173,10 +183,12 @@ void panels_of(const TileRows& rows, long strips, const std::uint8_t* const* pan
 
 template <Form F>
 void panels_of(const TileRows& rows, long strips, const std::uint8_t* const* panels, const Bench& bench) {
-    switch (rows.height) {
-        case 12: return panels_of<F, 12>(rows, strips, panels, bench);
-        default: return panels_of<F, 16>(rows, strips, panels, bench);
-    }
+    auto of_planes = [&](auto planes) {
+        if (rows.height == 12) panels_of<F, 12, planes.value>(rows, strips, panels, bench);
+        else panels_of<F, 16, planes.value>(rows, strips, panels, bench);
+    };
+    if (rows.planes == 1) of_planes(std::integral_constant<int, 1>());
+    else of_planes(std::integral_constant<int, 2>());
 }
 
 // A thread's share of the outputs for the strips [low, low + strips) that `rows` holds.
@@ -219,8 +231,8 @@ void blocks_amx(const BlockProduct& p) {
     if (p.rows < least_rows(p)) return blocks_avx512vnni(p);
     if (p.rows <= EIGHT) return blocks_eight(p);
     long height = p.rows > 12 ? 16 : 12, strips = (p.rows + height - 1) / height;
-    long most = smaller(strips, larger(1, NEAR / (p.in / GROUP * height * 128)));
-    TileRows rows(p.in, height, most);
+    long most = smaller(strips, larger(1, NEAR / (p.in / GROUP * height * 64 * p.planes)));
+    TileRows rows(p.in, height, most, p.planes);
     Shares shares(p, p.gated ? PANELS / 2 : PANELS, 1, 1);
     in_region([&] {
         Bench bench(most);

@@ -1,6 +1,7 @@
 // Rows for matrix tiles: the integers of blocks_rows.hpp, q = 256 high + low, as bf16 numbers 256 s high and s low,
 // which hold them exactly, s being a power of two. A weight's code is a bf16 number too, so tiles of bf16 add up
 // multiples of s in float32. As long as these are below 2^24 s the sums are those of integers, in whatever order.
+// Integers of 8 bits are bf16 numbers as they are; their scale is no power of two and meets their sums.
 #pragma once
 
 #include <immintrin.h>
@@ -12,22 +13,25 @@ namespace PLAIT_LEVEL {
 // Groups of columns that strips are read in, one strip after the other.
 constexpr long PIECE = 4;
 
-// A run of strips: for each place [high, low][row of the strip][32 columns], and for each row of a place the sum of its
-// numbers, s * sum of q. Of four columns 0, 2, 1, 3 is the order, that of the codes.
+// A run of strips: for each place [plane][row of the strip][32 columns], high before low, and for each row of a place the sum
+// of its numbers, s * sum of q, and s where it is not in the numbers. Of four columns 0, 2, 1, 3 is the order, that of the codes.
 struct TileRows {
     long height, groups, most;
+    int planes;
     Held<std::uint16_t> halves;
-    Held<float> sums, limit;
+    Held<float> sums, scale, limit;
     Held<Entry> entries;
     Held<long> counts;
     Held<bool> over;
 
-    TileRows(long in, long height, long most)
+    TileRows(long in, long height, long most, int planes)
         : height(height),
           groups(in / plait::GROUP),
           most(most),
-          halves(2 * most * (groups + PIECE) * height * 64),
+          planes(planes),
+          halves(2 * most * (groups + PIECE) * height * 32 * planes),
           sums(2 * most * (groups + PIECE) * height),
+          scale(planes == 1 ? 2 * most * (groups + PIECE) * height : 1),
           limit(most * height),
           entries(2 * most * groups),
           counts(most),
@@ -52,23 +56,29 @@ PLAIT_INLINE void store_halves(std::uint16_t* to, __m512i first, __m512i last, _
 
 PLAIT_INLINE void put_row(const TileRows& rows, long place, long r, const float* x, long limit, float* rest) {
     alignas(64) std::int32_t q[32];
-    float scale = whole_of(x, q, limit, rest);
-    __m512 s = _mm512_set1_ps(scale);
+    float scale = whole_of(x, rows.planes, q, limit, rest);
+    __m512 s = _mm512_set1_ps(rows.planes == 1 ? 1.0f : scale);
     __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 16);
     auto high = [](__m512i v) {
         return _mm512_and_si512(_mm512_add_epi32(v, _mm512_set1_epi32(128)), _mm512_set1_epi32(~255));
     };
-    __m512i high_a = high(a), high_b = high(b);
-    store_halves(rows.halves.at + place * 64 + r * 32, high_a, high_b, s);
-    store_halves(rows.halves.at + place * 64 + (rows.height + r) * 32, _mm512_sub_epi32(a, high_a),
-                 _mm512_sub_epi32(b, high_b), s);
+    std::uint16_t* to = rows.halves.at + (place * rows.planes + r) * 32;
+    if (rows.planes == 1) {
+        store_halves(to, a, b, s);
+        rows.scale.at[place + r] = scale;
+    } else {
+        __m512i high_a = high(a), high_b = high(b);
+        store_halves(to, high_a, high_b, s);
+        store_halves(to + rows.height * 32, _mm512_sub_epi32(a, high_a), _mm512_sub_epi32(b, high_b), s);
+    }
     rows.sums.at[place + r] = scale * float(_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
 }
 
 PLAIT_INLINE void put_nothing(const TileRows& rows, long place, long r) {
-    std::memset(rows.halves.at + place * 64 + r * 32, 0, 64);
-    std::memset(rows.halves.at + place * 64 + (rows.height + r) * 32, 0, 64);
+    for (int plane = 0; plane < rows.planes; ++plane)
+        std::memset(rows.halves.at + (place * rows.planes + plane * rows.height + r) * 32, 0, 64);
     rows.sums.at[place + r] = 0.0f;
+    if (rows.planes == 1) rows.scale.at[place + r] = 0.0f;
 }
 
 // Strips [low, low + count) of a product's rows; shared among the threads of a region, which all come here.

@@ -1,5 +1,5 @@
 // Products of up to 8 rows at a time with packed blocks on matrix tiles of bytes (AMX). The high and the low bytes of the
-// rows' integers are the 16 rows of one tile, codes as they are the other's: 8-bit codes are read where they lie. Sums of
+// rows' integers (or their only ones) are the rows of one tile, codes as they are the other's: 8-bit codes are read where they lie. Sums of
 // integers are those of the other forms, and so are the float operations that follow: the bits are theirs.
 #pragma once
 
@@ -17,10 +17,10 @@ constexpr long TAKEN = 4, MET = 2;
 template <plait::Form F>
 constexpr int EIGHT_SUMS = has_halves(F) ? 2 : 1;
 
-// Tiles 0 to 3: sums, [row][high, low][16 outputs]. 4, 5: rows' bytes. 6, 7: codes.
-static void configure_eight(bool halves) {
+// Tiles 0 to 3: sums, [row][plane][16 outputs]. 4, 5: rows' bytes. 6, 7: codes.
+static void configure_eight(bool halves, int planes) {
     plait::TileConfig config;
-    for (int t = 0; t < 6; ++t) config.rows[t] = 16;
+    for (int t = 0; t < 6; ++t) config.rows[t] = std::uint8_t(EIGHT * planes);
     for (int t : {6, 7}) config.rows[t] = halves ? 4 : 8;
     for (int t : {0, 1, 2, 3, 6, 7}) config.bytes_per_row[t] = 64;
     for (int t : {4, 5}) config.bytes_per_row[t] = halves ? 16 : 32;
@@ -46,6 +46,7 @@ PLAIT_INLINE void bytes_of(const std::uint8_t* record, std::uint8_t* to) {
 }
 
 // By matrix tiles.
+template <int PLANES>
 struct Eights {
     // Sums of two entries, codes of four. Lines 4096 bytes apart are one to a processor that looks for a store which a
     // load has to wait for: codes of even entries lie beside their own sums so, not beside those that are made meanwhile.
@@ -97,10 +98,12 @@ struct Eights {
         for (int r = 0; r < EIGHT; ++r) {
             Vec s = set1(planes.scale.at[entry.place + r]);
             auto whole = [&](const std::int32_t* of) {
-                return mul(as_floats(joined({_mm512_load_si512(of)}, {_mm512_load_si512(of + 16)})), s);
+                Ints sum = {_mm512_load_si512(of)};
+                if constexpr (PLANES == 2) sum = joined(sum, {_mm512_load_si512(of + 16)});
+                return mul(as_floats(sum), s);
             };
-            acc[r] = fma(whole(sums[0] + 32 * r), first, acc[r]);
-            if constexpr (has_halves(F)) acc[r] = fma(whole(sums[1] + 32 * r), last, acc[r]);
+            acc[r] = fma(whole(sums[0] + 16 * PLANES * r), first, acc[r]);
+            if constexpr (has_halves(F)) acc[r] = fma(whole(sums[1] + 16 * PLANES * r), last, acc[r]);
             if constexpr (has_offset(F)) acc[r] = fma(set1(planes.offset.at[entry.place + r]), offset, acc[r]);
         }
     }
@@ -133,12 +136,12 @@ struct Eights {
                         take_in<F>(planes, entries[e], panels[1], room.sums[e & 1][1], other);
                 }
                 if (taken < count) {
-                    const std::int8_t* rows = planes.bytes.at + entries[taken].place * 64;
-                    for (long line = 0; line < EIGHT * 64; line += 64) __builtin_prefetch(rows + line);
+                    const std::int8_t* rows = planes.bytes.at + entries[taken].place * 32 * PLANES;
+                    for (long line = 0; line < EIGHT * 32 * PLANES; line += 64) __builtin_prefetch(rows + line);
                     take_out<F>(panels, entries[taken].group, room.codes_of(taken));
                 }
                 if (met >= 0 && met < count)
-                    multiply<F>(planes.bytes.at + entries[met].place * 64, room.codes_of(met), room.sums[met & 1]);
+                    multiply<F>(planes.bytes.at + entries[met].place * 32 * PLANES, room.codes_of(met), room.sums[met & 1]);
             }
 #pragma GCC unroll 8
             for (int r = 0; r < EIGHT; ++r) {
@@ -152,8 +155,9 @@ struct Eights {
 static void blocks_eight(const plait::BlockProduct& p) {
     blocks_by_strips(p, EIGHT, false, 2, [&](auto form, const Planes& planes, const Share* shares, long count) {
         constexpr plait::Form F = decltype(form)::value;
-        configure_eight(has_halves(F));
-        meet_strips<Eights, F, EIGHT, 2>(p, planes, shares, count);
+        configure_eight(has_halves(F), p.planes);
+        if (p.planes == 1) meet_strips<Eights<1>, F, EIGHT, 2>(p, planes, shares, count);
+        else meet_strips<Eights<2>, F, EIGHT, 2>(p, planes, shares, count);
         _tile_release();
     });
 }

@@ -1,7 +1,8 @@
-// Rows as integers of at most 16 bits: of each 32 columns q = round(x / s), s the least power of two with |q| < 32512 for
-// all, kept as two planes of signed bytes, q = 256 high + low. What the weights' integers make of q is then exact, and so
-// is its product with s.
-// Where the sum of a group's |q| could pass the product's limit, s is twice as large, or 4 or 8 times: see blocks.hpp.
+// Rows as integers of 16 bits or of 8: of each 32 columns q = round(x / s). What the weights' integers make of q is exact.
+//
+// Of 16 bits, two planes of signed bytes, q = 256 high + low: s is the least power of two with |q| < 32512 for all, so that
+// products with s are exact as well. Where the sum of a group's |q| could pass the product's limit, s is twice as large, or
+// 4 or 8 times: see blocks.hpp. Of 8 bits, one plane: s is the 127th of the largest number.
 #pragma once
 
 #include <new>
@@ -26,28 +27,34 @@ struct Entry {
     long group, place;
 };
 
-// All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high and 32 low, its
-// scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the last are zeros.
-// With `words` its numbers have 16 bits instead, of each four columns the first and third, then the second and fourth.
+// All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high (where there are two
+// planes) and 32 low, its scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the
+// last are zeros. With `words` its numbers lie as 16 bits instead, of each four columns the first and third, then the second
+// and fourth.
 //
 // Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
 // has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
 // neighbours coarse. Rows of the strip that need no such entry have zeros there, which change no sum.
 struct Planes {
     long height, groups, strips;
-    bool words;
+    int planes;
+    bool words, asks;
+    long each;  // bytes of a row's group
     Held<std::int8_t> bytes;
     Held<float> scale, offset;
     Held<std::int32_t> sums;
     Held<Entry> entries;
     Held<long> counts;
 
-    Planes(long rows, long in, long height, bool words)
+    Planes(long rows, long in, long height, int planes, bool words, bool asks)
         : height(height),
           groups(in / plait::GROUP),
           strips((rows + height - 1) / height),
+          planes(planes),
           words(words),
-          bytes(2 * strips * height * groups * 64),
+          asks(asks),
+          each(words ? 64 : 32 * planes),
+          bytes(2 * strips * height * groups * each),
           scale(2 * strips * height * groups),
           offset(2 * strips * height * groups),
           sums(2 * strips * height * groups * 2),
@@ -89,16 +96,29 @@ PLAIT_INLINE int bits_over(const std::int32_t* q, long limit) {
     return less;
 }
 
-// 32 numbers as integers, q, whose sizes add up to `limit` at most; their scale. `rest` [32], where it is wanted: what
-// rounding leaves. A group with a number that is none, or infinite, has a scale that is no number, so that it comes
-// through; one that is all but zero is zero.
-PLAIT_INLINE float whole_of(const float* x, std::int32_t* q, long limit, float* rest) {
+// 32 numbers as integers of 8 bits, q; their scale. See below.
+PLAIT_INLINE float whole_bytes(const float* x, std::uint32_t most, std::int32_t* q, float* rest) {
+    float top = from_bits(most), scale = top / 127.0f;
+    Vec inverse = set1(127.0f / top);
+    for (int i = 0; i < 32; i += LANES) {
+        Vec value = load(x + i), whole = round(mul(value, inverse));
+        if (rest != nullptr) store(rest + i, fma(whole, set1(-scale), value));
+        store_whole(q + i, whole);
+    }
+    return scale;
+}
+
+// 32 numbers as integers, q, of 16 bits whose sizes add up to `limit` at most, or of 8; their scale. `rest` [32], where it
+// is wanted: what rounding leaves. A group with a number that is none, or infinite, has a scale that is no number, so that
+// it comes through; one that is all but zero is zero.
+PLAIT_INLINE float whole_of(const float* x, int planes, std::int32_t* q, long limit, float* rest) {
     std::uint32_t most = largest(x);
     if (most < LEAST || most >= NONE) {
         std::memset(q, 0, 32 * sizeof(std::int32_t));
         if (rest != nullptr) std::memset(rest, 0, 32 * sizeof(float));
         return most < NONE ? 0.0f : __builtin_nanf("");
     }
+    if (planes == 1) return whole_bytes(x, most, q, rest);
     // The exponent of 2^14 / s; one more where the largest number is all but the next power of two.
     std::uint32_t exponent = (most + 0x20000u) >> 23;
     auto scale = [&] { return from_bits((exponent - 14u) << 23); };
@@ -128,10 +148,14 @@ PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row) {
 }
 
 PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long limit, float* rest) {
-    std::int8_t* bytes = planes.bytes.at + at * 64;
-    std::int32_t q[32];
-    float scale = whole_of(x, q, limit, rest);
-    std::int32_t first = split(q, bytes, bytes + 32), last = split(q + 16, bytes + 16, bytes + 48);
+    std::int8_t* bytes = planes.bytes.at + at * planes.each;
+    std::int32_t q[32], first, last;
+    float scale = whole_of(x, planes.planes, q, limit, rest);
+    if (planes.words || planes.planes == 2) {
+        first = split(q, bytes, bytes + 32), last = split(q + 16, bytes + 16, bytes + 48);
+    } else {
+        first = narrow(q, bytes), last = narrow(q + 16, bytes + 16);
+    }
     if (planes.words)
         for (int i = 0; i < 32; ++i) {
             std::int16_t word = std::int16_t(q[i / 4 * 4 + i % 4 / 2 + i % 2 * 2]);
@@ -144,7 +168,7 @@ PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long l
 }
 
 PLAIT_INLINE void nothing(const Planes& planes, long at) {
-    std::memset(planes.bytes.at + at * 64, 0, 64);
+    std::memset(planes.bytes.at + at * planes.each, 0, planes.each);
     planes.scale.at[at] = planes.offset.at[at] = 0.0f;
     planes.sums.at[at * 2] = planes.sums.at[at * 2 + 1] = 0;
 }

@@ -13,7 +13,7 @@ namespace PLAIT_LEVEL {
 // Bytes before their turn at which codes and scales are asked for.
 constexpr long CODES_AHEAD = 1024;
 
-// Asks for what a group of a panel will be read from.
+// Asks for what a group of a panel will be read from: where the processor gains by it.
 template <plait::Form F>
 PLAIT_INLINE void ask_ahead(const std::uint8_t* panel, long g) {
     const std::uint8_t *record = panel + plait::record_at(F, g), *chunk = panel + plait::chunk_at(F, g);
@@ -55,7 +55,7 @@ static void meet_strips(const plait::BlockProduct& p, const Planes& planes, cons
 // The product: `work(form, shares, count)` on each thread, with shares of one form, one or `together` of them.
 template <class Work>
 static void blocks_by_strips(const plait::BlockProduct& p, long height, bool words, long together, const Work& work) {
-    Planes planes(p.rows, p.in, height, words);
+    Planes planes(p.rows, p.in, height, p.planes, words, p.asks);
     // Of one strip panels pass by; for several they are kept in the cache.
     bool one = planes.strips == 1;
     Shares shares(p, 1, one ? 1 << 15 : 1 << 19, one ? together : 1);

@@ -15,7 +15,7 @@ struct Ints {
 PLAIT_INLINE Ints zeros() { return {_mm512_setzero_si512()}; }
 PLAIT_INLINE Ints set1(std::int32_t x) { return {_mm512_set1_epi32(x)}; }
 PLAIT_INLINE Ints load_bytes(const std::uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-PLAIT_INLINE void store_bytes(std::int8_t* p, Ints a) { _mm512_storeu_si512(p, a.v); }
+PLAIT_INLINE void store_bytes(std::uint8_t* p, Ints a) { _mm512_storeu_si512(p, a.v); }
 PLAIT_INLINE Ints low_nibbles(Ints a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 PLAIT_INLINE Ints high_nibbles(Ints a) {
     return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
@@ -88,6 +88,10 @@ PLAIT_INLINE Ints set1(std::int32_t x) { return {_mm256_set1_epi32(x), _mm256_se
 PLAIT_INLINE Ints load_bytes(const std::uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+PLAIT_INLINE void store_bytes(std::uint8_t* p, Ints x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), x.b);
 }
 PLAIT_INLINE Ints low_nibbles(Ints x) {
     __m256i m = _mm256_set1_epi8(15);
@@ -226,6 +230,22 @@ PLAIT_INLINE std::int32_t split(const std::int32_t* q, std::int8_t* high, std::i
         sum += q[i];
         high[i] = std::int8_t((q[i] + 128) >> 8);
         low[i] = std::int8_t(q[i] - high[i] * 256);
+    }
+    return sum;
+#endif
+}
+
+// The same for numbers that fit into one byte.
+PLAIT_INLINE std::int32_t narrow(const std::int32_t* q, std::int8_t* to) {
+#if defined(__AVX512F__)
+    __m512i all = _mm512_loadu_si512(q);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(all));
+    return _mm512_reduce_add_epi32(all);
+#else
+    std::int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) {
+        sum += q[i];
+        to[i] = std::int8_t(q[i]);
     }
     return sum;
 #endif

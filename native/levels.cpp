@@ -58,6 +58,14 @@ bool has_bf16_products() {
 
 }  // namespace
 
+bool asks_ahead() {
+#if defined(PLAIT_HAS_X86_LEVELS)
+    return __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
 std::vector<Level> levels() {
     std::vector<Level> found;
     auto plain = [&](const Kernels& k, BlockKernel blocks) {

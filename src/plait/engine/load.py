@@ -22,6 +22,7 @@ from plait.engine.tokenizer import Tokenizer, load_tokenizer, tokenizer_from_ggu
 from plait.errors import TokenizerError, UnsupportedError, UsageError, fault
 from plait.runtime.kernels import trim
 from plait.runtime.model import Model, Numbers
+from plait.runtime.ops.linear_blocks import InputBits
 from plait.runtime.weight_plan import formats_of, weight_plan
 from plait.runtime.weights import Weights, open_weights
 from plait.units import parse_bytes
@@ -29,8 +30,9 @@ from plait.units import parse_bytes
 __all__ = ["CACHE", "DTYPES", "KV_DTYPES", "STORED", "Opened", "default_numbers", "load", "opened"]
 
 CACHE: Final = "2GiB"
-# Weights stay as their file holds them.
+# Weights stay as their file holds them; those in blocks of integers meet integers of so many bits.
 STORED: Final = "stored"
+_STORED: Final[Mapping[str, InputBits]] = MappingProxyType({STORED: 8, "stored16": 16})
 
 DTYPES: Final = MappingProxyType(
     {
@@ -234,10 +236,10 @@ def opened(
     speculate: int = 0,
 ) -> Opened:
     """Find MODEL and read its description. The options are those of `load`."""
-    stored = dtype == STORED
-    weights_dtype = torch.float32 if stored else _dtype(dtype, "dtype", STORED)
+    bits = _STORED.get(dtype) if isinstance(dtype, str) else None
+    weights_dtype = _dtype(dtype, "dtype", *_STORED) if bits is None else torch.float32
     kv = weights_dtype if kv_dtype is None else _dtype(kv_dtype, "kv_dtype", known=KV_DTYPES)
-    numbers = Numbers(weights_dtype, kv, stored)
+    numbers = Numbers(weights_dtype, kv) if bits is None else Numbers(weights_dtype, kv, True, bits)
     place = _device(device)
     cap = None if memory is None else _bytes(memory, "memory", 1)
     budget = _bytes(cache, "cache", 0)
@@ -265,10 +267,12 @@ def load(
 
     model     catalogue name, directory or .gguf file; the weights of a hub id are not downloaded
     dtype     "stored": weights keep the size they have in their files where there are kernels for that: blocks of
-              integers (see `runtime.ops.linear_blocks`), bf16 and f16, packed once beside the file's map, with inputs
-              as they are; others are expanded to float32. Or the type all are expanded to and used in: float32 (exact
-              for every format read here), float64, bfloat16 or float16 (half the memory; products round their inputs
-              and outputs to it)
+              integers, whose inputs become integers of 8 bits with a scale for each 32 (see
+              `runtime.ops.linear_blocks`), bf16 and f16 with inputs as they are, packed once beside the file's map;
+              others are expanded to float32. "stored16": the same with integers of 16 bits, all but float32, where
+              long prompts take up to twice as long. Or the type all are expanded to and used in: float32 (exact for
+              every format read here), float64, bfloat16 or float16 (half the memory; products round their inputs and
+              outputs to it)
     kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with
               a float16 scale; None: the same as dtype, with "stored" float32
     memory    cap in bytes (or "8GiB") on weights and all state; None: no cap

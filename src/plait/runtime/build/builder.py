@@ -15,7 +15,7 @@ from plait.runtime.kernels import native
 from plait.runtime.ops.attention import keeps_bits
 from plait.runtime.ops.joined import Joined
 from plait.runtime.ops.linear import Linear, gates, in_turn, make_linear, make_linears, stored_type
-from plait.runtime.ops.linear_blocks import Blocks, block_bytes, gates_blocks, takes_format
+from plait.runtime.ops.linear_blocks import Blocks, InputBits, block_bytes, gates_blocks, takes_format
 from plait.runtime.ops.rope import RopeTable
 from plait.runtime.packing import Packing
 from plait.runtime.rooms import Rooms
@@ -32,12 +32,14 @@ __all__ = ["Builder", "Numbers"]
 class Numbers:
     """Types of a run: weights are used in `weights`, keys and values stored in `kv`, everything else is `compute`.
 
-    stored  weights stay as their file holds them where there are kernels for that; `weights` is the type of the others
+    stored      weights stay as their file holds them where there are kernels for that; `weights` is the type of the others
+    input_bits  of the integers that meet weights in blocks of integers
     """
 
     weights: torch.dtype
     kv: torch.dtype
     stored: bool = False
+    input_bits: InputBits = 8
 
     @property
     def compute(self) -> torch.dtype:
@@ -47,7 +49,9 @@ class Numbers:
     @property
     def words(self) -> str:
         """The type of weights as users give it."""
-        return "stored" if self.stored else str(self.weights).removeprefix("torch.")
+        if self.stored:
+            return "stored" if self.input_bits == 8 else "stored16"
+        return str(self.weights).removeprefix("torch.")
 
 
 class Builder:
@@ -130,7 +134,7 @@ class Builder:
         assert len(weights) == len(roles)
         for role, weight in zip(roles, weights, strict=True):
             self.keep(role, block_bytes(weight.format, *weight.shape))
-        return self._counted(Blocks(kernels, weights, in_turn=in_turn, rooms=self.rooms, packing=self.packing))
+        return self._counted(Blocks(kernels, weights, bits=self.numbers.input_bits, in_turn=in_turn, rooms=self.rooms, packing=self.packing))
 
     def keep(self, role: str, size: int) -> None:
         """So many bytes of the role stay as they are stored."""

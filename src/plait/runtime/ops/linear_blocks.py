@@ -1,14 +1,15 @@
 """Matrix products with weights in GGUF's block formats, which stay the integers they are.
 
 A weight is A (u - zero) + O: u a code of 4 to 8 bits, A and O numbers of its group of columns. Of each 32 numbers of a
-row the largest decides a power of two s, so that q = round(x / s) is an integer of 16 bits; sums of q (u - zero), and
-their products with s, are exact in any order, and one chain of float multiply-adds over the groups makes an output of
-them. So weights lose nothing, a row's bits do not depend on what is computed beside it, and what is rounded is x, by a
-32,512th of the largest number of its group at most. Where that number is large beside those of other groups, what is
-left is added in the same way, so that x is all but exact there.
+row the largest decides a scale s, so that q = round(x / s) is an integer; sums of q (u - zero) are exact in any order,
+and one chain of float multiply-adds over the groups makes an output of them. So weights lose nothing, a row's bits do
+not depend on what is computed beside it, and what is rounded is x. Where the largest number of a group is large beside
+those of other groups, what rounding has left is added in the same way: outliers cost their neighbours nothing.
 
-Beside codes so large that a group's sum could pass 2^24, to which float32 adds whole numbers exactly, groups whose |q|
-add up to too much have a larger s: in Q5_1 and Q5_K twice, in Q8_0 up to 8 times, mostly 2 or 4.
+Integers have 8 bits or 16. Of 8 bits, s is the 127th of the largest number. Of 16, s is a power of two, x is rounded by
+a 32,512th of it at most, and beside codes so large that a group's sum could pass 2^24, to which float32 adds whole
+numbers exactly, groups whose |q| add up to too much have a larger s: in Q5_1 and Q5_K twice, in Q8_0 up to 8 times,
+mostly 2 or 4.
 
     reference   integers in float64        any device   the truth the kernels are tested against
     Blocks      kernels over packed codes  float32 CPU  keeps the contract
@@ -17,7 +18,7 @@ add up to too much have a larger s: in Q5_1 and Q5_K twice, in Q8_0 up to 8 time
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch import Tensor
@@ -34,12 +35,16 @@ if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
     from plait.runtime._native import Prepared
 
-__all__ = ["Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "sum_limit", "takes_format"]
+__all__ = ["InputBits", "Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "sum_limit", "takes_format"]
+
+InputBits = Literal[8, 16]
+"""Of the integers that rows become."""
 
 _PANEL: Final = 16
 _GROUP: Final = 32
-# Of the integers, without the sign.
+# Of integers of 16 bits, without the sign; the largest of those of 8.
 _BITS: Final = 15
+_LARGEST_BYTE: Final = 127
 # The largest integers of a whole group.
 _NO_LIMIT: Final = 32 * 32512
 # A group whose largest number is smaller is zero.
@@ -48,20 +53,24 @@ _PLAIN: Final = -1
 
 
 def sum_limit(form: Format) -> int:
-    """What the sizes of a group's integers may add up to beside weights in this format."""
+    """What the sizes of a group's integers of 16 bits may add up to beside weights in this format."""
     from plait.runtime._native import sum_limit
 
     return sum_limit(BLOCK_FORMATS.index(form.name))
 
 
-def quantised(x: Tensor, limit: int = _NO_LIMIT) -> tuple[Tensor, Tensor]:
+def quantised(x: Tensor, bits: InputBits, limit: int = _NO_LIMIT) -> tuple[Tensor, Tensor]:
     """Rows [n, in] as integers [n, in / 32, 32] in float64, and the scales [n, in / 32, 1] of their groups, float32.
 
-    limit  what the sizes of a group's integers add up to at most
+    limit  what the sizes of a group's integers of 16 bits add up to at most
     """
     groups = x.to(torch.float32).reshape(x.shape[0], -1, _GROUP)
     most = groups.abs().amax(-1, keepdim=True)
     most = torch.where(most.isfinite(), most, torch.nan)
+    if bits == 8:
+        scale = torch.where(most < _LEAST, 0, most / _LARGEST_BYTE)
+        q = torch.where(scale == 0, 0, groups * (_LARGEST_BYTE / most)).round()
+        return q.to(torch.float64), scale
     # The largest integer is at most 2^15 - 256, so that its high byte has room for what the low one carries.
     mantissa, exponent = most.frexp()
     scale = torch.ldexp(torch.ones_like(most), exponent + (mantissa >= 1 - 2.0**-7) - _BITS)
@@ -77,20 +86,20 @@ def quantised(x: Tensor, limit: int = _NO_LIMIT) -> tuple[Tensor, Tensor]:
     return q.to(torch.float64), scale
 
 
-def rounded(x: Tensor, limit: int = _NO_LIMIT) -> Tensor:
+def rounded(x: Tensor, bits: InputBits, limit: int = _NO_LIMIT) -> Tensor:
     """Rows [n, in] as the kernels read them, in float64. limit: see `quantised`."""
-    q, scales = quantised(x, limit)
-    found = q * scales
+    q, scales = quantised(x, bits, limit)
+    found = q * scales.to(torch.float64)
     # Where the largest number is more than three times such numbers' average, what is left is rounded as well.
     most = x.to(torch.float32).reshape_as(q).abs().amax(-1, keepdim=True)
-    rest, finer = quantised((x.to(torch.float64).reshape_as(q) - found).flatten(1), limit)
+    rest, finer = quantised((x.to(torch.float64).reshape_as(q) - found).flatten(1), bits, limit)
     over = most > 3 * most.mean(1, keepdim=True)
-    return torch.where(over, found + rest * finer, found).flatten(1)
+    return torch.where(over, found + rest * finer.to(torch.float64), found).flatten(1)
 
 
-def reference(x: Tensor, weight: Packed) -> Tensor:
+def reference(x: Tensor, weight: Packed, bits: InputBits) -> Tensor:
     """The product of rows as `rounded` gives them with the weight's exact values: [n, out] in float64."""
-    return rounded(x, sum_limit(weight.format)) @ unpack(weight.format, weight.data).to(torch.float64).T
+    return rounded(x, bits, sum_limit(weight.format)) @ unpack(weight.format, weight.data).to(torch.float64).T
 
 
 def takes_format(form: Format | None, device: torch.device) -> bool:
@@ -113,6 +122,7 @@ def block_bytes(form: Format, out_features: int, in_features: int) -> int:
 class Blocks:
     """Kernels of `native/blocks*`: weights [out, in] that meet one input, outputs end to end, packed once.
 
+    bits     of the integers that rows become
     in_turn  two weights, gate and up in one format: made for `gated`, not to be called
     rooms    where they are packed; None: in an area of their own
     packing  what packs them, to be waited for; None: they are packed when this returns
@@ -123,17 +133,20 @@ class Blocks:
         kernels: Kernels,
         weights: Sequence[Packed],
         *,
+        bits: InputBits,
         in_turn: bool = False,
         rooms: Rooms | None = None,
         packing: Packing | None = None,
     ) -> None:
         self._kernels = kernels
+        self._planes = bits // 8
         packer = Packing() if packing is None else packing
         self._rooms = Rooms() if rooms is None else rooms
         self._in = weights[0].shape[1]
         self.out_features = sum(weight.shape[0] for weight in weights)
         self.nbytes = 0
-        self.form = f"native {kernels.blocks_form} " + "+".join(dict.fromkeys(weight.format.name for weight in weights))
+        names = "+".join(dict.fromkeys(weight.format.name for weight in weights))
+        self.form = f"native {kernels.blocks_form} {names} x int{bits}"
         self._held: list[Tensor] = []
         self._parts: list[tuple[int, int, int]] = []
         if in_turn:
@@ -178,7 +191,7 @@ class Blocks:
         """See `Prepares`."""
         if activation not in self._made:
             number = _PLAIN if activation is None else NATIVE_ACTIVATIONS[activation]
-            self._made[activation] = self._kernels.prepared_blocks(self._parts, self._in, number)
+            self._made[activation] = self._kernels.prepared_blocks(self._parts, self._in, number, self._planes)
         return self._made[activation]
 
     def _run(self, x: Tensor, activation: str | None) -> Tensor:

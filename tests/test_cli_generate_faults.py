@@ -60,7 +60,7 @@ def refused(call):
         (["MODEL", "x", "--frequency-penalty", "inf"], ["frequency_penalty", "found inf"]),
         (["MODEL", "x", "--seed", "-1"], ["seed: expected an integer in [0, 2**64), found -1"]),
         (["MODEL", "x", "--stop", ""], ["stop string 0: expected at least one character"]),
-        (["MODEL", "x", "--dtype", "int4"], ["dtype: expected one of stored, float32", "'int4'"]),
+        (["MODEL", "x", "--dtype", "int4"], ["dtype: expected one of stored, stored8, float32", "'int4'"]),
         (["MODEL", "x", "--kv-dtype", "q4"], ["kv_dtype: expected one of float32", "'q4'"]),
         (["MODEL", "x", "--device", "abacus"], ["device: expected a device torch can use here", "'abacus'"]),
         (["MODEL", "x", "--device", "meta"], ["device", "'meta'"]),

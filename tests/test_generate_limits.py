@@ -64,7 +64,7 @@ def test_requests_are_refused_before_any_work(engine, prompt, request_, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dtype": "int8"}, "dtype: expected one of stored, float32"),
+        ({"dtype": "int8"}, "dtype: expected one of stored, stored8, float32"),
         ({"dtype": torch.int8}, "torch.int8"),
         ({"dtype": ["float32"]}, "dtype"),
         ({"kv_dtype": "q8_0"}, "kv_dtype: expected one of float32"),

@@ -54,11 +54,11 @@ def test_pieces_are_packed_as_the_whole(name, out, pieces):
 def test_a_weight_of_more_than_a_piece():
     """Threads take some MB at a time: here there are several of them, and rows that fill no panel at the end."""
     weight, x = _weight("q8_0", 5003, 2048), torch.randn(2, 2048, generator=torch.Generator().manual_seed(1))
-    made = Blocks(native(), [weight])
-    expected = reference(x, weight)
+    made = Blocks(native(), [weight], bits=8)
+    expected = reference(x, weight, 8)
     assert torch.allclose(made(x).double(), expected, rtol=1e-4, atol=1e-3)
     end = Packed(weight.format, weight.data[4976:], (27, 2048))
-    assert torch.equal(made(x)[:, 4976:], Blocks(native(), [end])(x))
+    assert torch.equal(made(x)[:, 4976:], Blocks(native(), [end], bits=8)(x))
 
 
 def test_weights_may_be_let_go_of_while_they_are_packed():
@@ -66,7 +66,7 @@ def test_weights_may_be_let_go_of_while_they_are_packed():
     for _ in range(5):
         packing = Packing()
         for _ in range(20):
-            Blocks(native(), [weight], packing=packing)
+            Blocks(native(), [weight], bits=8, packing=packing)
         del packing
         gc.collect()
 

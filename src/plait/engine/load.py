@@ -32,7 +32,7 @@ __all__ = ["CACHE", "DTYPES", "KV_DTYPES", "STORED", "Opened", "default_numbers"
 CACHE: Final = "2GiB"
 # Weights stay as their file holds them; those in blocks of integers meet integers of so many bits.
 STORED: Final = "stored"
-_STORED: Final[Mapping[str, InputBits]] = MappingProxyType({STORED: 8, "stored16": 16})
+_STORED: Final[Mapping[str, InputBits]] = MappingProxyType({STORED: 16, "stored8": 8})
 
 DTYPES: Final = MappingProxyType(
     {
@@ -267,12 +267,12 @@ def load(
 
     model     catalogue name, directory or .gguf file; the weights of a hub id are not downloaded
     dtype     "stored": weights keep the size they have in their files where there are kernels for that: blocks of
-              integers, whose inputs become integers of 8 bits with a scale for each 32 (see
+              integers, whose inputs become integers of 16 bits with a scale for each 32 (see
               `runtime.ops.linear_blocks`), bf16 and f16 with inputs as they are, packed once beside the file's map;
-              others are expanded to float32. "stored16": the same with integers of 16 bits, all but float32, where
-              long prompts take up to twice as long. Or the type all are expanded to and used in: float32 (exact for
-              every format read here), float64, bfloat16 or float16 (half the memory; products round their inputs and
-              outputs to it)
+              others are expanded to float32. "stored8": the same with integers of 8 bits, as other runtimes have
+              them: long prompts are read faster, and logits are no longer those of float32. Or the type all are
+              expanded to and used in: float32 (exact for every format read here), float64, bfloat16 or float16 (half
+              the memory; products round their inputs and outputs to it)
     kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with
               a float16 scale; None: the same as dtype, with "stored" float32
     memory    cap in bytes (or "8GiB") on weights and all state; None: no cap

@@ -32,14 +32,14 @@ __all__ = ["Builder", "Numbers"]
 class Numbers:
     """Types of a run: weights are used in `weights`, keys and values stored in `kv`, everything else is `compute`.
 
-    stored      weights stay as their file holds them where there are kernels for that; `weights` is the type of the others
+    stored      weights stay as their file holds them where there are kernels for that; `weights` is that of the others
     input_bits  of the integers that meet weights in blocks of integers
     """
 
     weights: torch.dtype
     kv: torch.dtype
     stored: bool = False
-    input_bits: InputBits = 8
+    input_bits: InputBits = 16
 
     @property
     def compute(self) -> torch.dtype:
@@ -50,7 +50,7 @@ class Numbers:
     def words(self) -> str:
         """The type of weights as users give it."""
         if self.stored:
-            return "stored" if self.input_bits == 8 else "stored16"
+            return "stored" if self.input_bits == 16 else "stored8"
         return str(self.weights).removeprefix("torch.")
 
 
@@ -134,7 +134,9 @@ class Builder:
         assert len(weights) == len(roles)
         for role, weight in zip(roles, weights, strict=True):
             self.keep(role, block_bytes(weight.format, *weight.shape))
-        return self._counted(Blocks(kernels, weights, bits=self.numbers.input_bits, in_turn=in_turn, rooms=self.rooms, packing=self.packing))
+        bits = self.numbers.input_bits
+        made = Blocks(kernels, weights, bits=bits, in_turn=in_turn, rooms=self.rooms, packing=self.packing)
+        return self._counted(made)
 
     def keep(self, role: str, size: int) -> None:
         """So many bytes of the role stay as they are stored."""

@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 TILE: Final = 32
+# Numbers of 64 bits in the widest vectors.
+_VECTOR: Final = 8
 # Row counts at which the reordered form is compared with itself when a weight is loaded.
 _PROBED: Final = (1, 2, 3, 17, 33)
 _LAYOUT_ROWS: Final = 64
@@ -117,34 +119,49 @@ def _product(x: Tensor, reordered: Tensor) -> Tensor:
     return result
 
 
+def _missing(size: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Outputs or columns of zeros that fill up a weight of `size`, for `Tiled`."""
+    return -size % _VECTOR if dtype == torch.float64 and device.type == "cpu" else 0
+
+
+def _filled(weight: Tensor) -> Tensor:
+    out, columns = (_missing(size, weight.dtype, weight.device) for size in weight.shape)
+    return torch.nn.functional.pad(weight, (0, columns, 0, out)).contiguous()
+
+
 class Tiled:
-    """Calls of exactly `TILE` rows: the library sees one shape only, whatever a call holds."""
+    """Calls of exactly `TILE` rows: the library sees one shape only, whatever a call holds.
+
+    In float64 outputs and columns are filled up with zeros to whole vectors: at odd sizes a library takes the rows of
+    one call in unlike ways, so that a row's bits depend on its place in it (seen with MKL on AMD's processors).
+    """
 
     form = "tiled"
 
     def __init__(self, weight: Tensor) -> None:
         self.out_features = weight.shape[0]
-        self.nbytes = weight.numel() * weight.element_size()
         self._dtype = weight.dtype
         self._reordered = _reordered(weight, TILE) if weight.dtype != torch.float32 else None
-        self._transposed = weight.contiguous().T if self._reordered is None else None
+        self._transposed = _filled(weight).T if self._reordered is None else None
+        self.nbytes = (weight if self._transposed is None else self._transposed).numel() * weight.element_size()
 
     def like(self, weight: Tensor) -> Tiled:
         """This form of another weight of the same shape and type."""
         made = copy(self)
         made._reordered = _reorder(weight, TILE) if self._reordered is not None else None
-        made._transposed = weight.contiguous().T if self._transposed is not None else None
+        made._transposed = _filled(weight).T if self._transposed is not None else None
         return made
 
     def _tile(self, x: Tensor) -> Tensor:
         if self._reordered is not None:
             return _product(x, self._reordered)
         assert self._transposed is not None
-        return torch.mm(x, self._transposed)
+        return torch.mm(x, self._transposed)[:, : self.out_features]
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
-        stored = torch.nn.functional.pad(x.to(self._dtype), (0, 0, 0, -rows % TILE))
+        columns = x.shape[1] if self._transposed is None else self._transposed.shape[0]
+        stored = torch.nn.functional.pad(x.to(self._dtype), (0, columns - x.shape[1], 0, -rows % TILE))
         if rows <= TILE:
             return self._tile(stored)[:rows].to(x.dtype)
         out = torch.empty(stored.shape[0], self.out_features, dtype=x.dtype, device=x.device)
@@ -312,6 +329,8 @@ def prepared_bytes(
 ) -> int:
     """Bytes of what `make_linear` makes here of a weight of this shape and type on a device."""
     if _kernels(device, dtype) is None:
+        out_features += _missing(out_features, dtype, device)
+        in_features += _missing(in_features, dtype, device)
         widened = exact and dtype in _HALVES
         return out_features * in_features * (torch.float32 if widened else dtype).itemsize
     return _packed(out_features, in_features, dtype) * dtype.itemsize

@@ -35,7 +35,17 @@ if TYPE_CHECKING:
     from plait.runtime._native import Native as Kernels
     from plait.runtime._native import Prepared
 
-__all__ = ["InputBits", "Blocks", "block_bytes", "gates_blocks", "quantised", "reference", "rounded", "sum_limit", "takes_format"]
+__all__ = [
+    "Blocks",
+    "InputBits",
+    "block_bytes",
+    "gates_blocks",
+    "quantised",
+    "reference",
+    "rounded",
+    "sum_limit",
+    "takes_format",
+]
 
 InputBits = Literal[8, 16]
 """Of the integers that rows become."""
@@ -68,8 +78,10 @@ def quantised(x: Tensor, bits: InputBits, limit: int = _NO_LIMIT) -> tuple[Tenso
     most = groups.abs().amax(-1, keepdim=True)
     most = torch.where(most.isfinite(), most, torch.nan)
     if bits == 8:
-        scale = torch.where(most < _LEAST, 0, most / _LARGEST_BYTE)
-        q = torch.where(scale == 0, 0, groups * (_LARGEST_BYTE / most)).round()
+        # As tensors: a number over a tensor is its reciprocal times the number to torch, which rounds twice.
+        top = torch.full_like(most, _LARGEST_BYTE)
+        scale = torch.where(most < _LEAST, 0, most / top)
+        q = torch.where(scale == 0, 0, groups * (top / most)).round()
         return q.to(torch.float64), scale
     # The largest integer is at most 2^15 - 256, so that its high byte has room for what the low one carries.
     mantissa, exponent = most.frexp()

@@ -218,9 +218,13 @@ struct Fma {
             long width = padded_dim(part.dim);
             for (long r = 0; r < rows.count; ++r, to += width) {
                 const float* from = part.queries + rows.row(r) * part.stride + rows.query_head(r) * part.dim;
-                for (long d = 0; d < width; ++d) {
-                    long i = d % PAIR, at = Source::EVEN_ODD ? d - i + i % LANES * 2 + i / LANES : d;
-                    to[d] = at < part.dim ? from[at] * a.scale : 0.0f;
+                for (long d = 0; d < width; d += PAIR) {
+                    long rest = part.dim - d - LANES;
+                    Vec first = load_upto(from + d, part.dim - d), last = set1(0.0f);
+                    if (rest > 0) last = load_upto(from + d + LANES, rest);
+                    if constexpr (Source::EVEN_ODD) deinterleave(first, last);
+                    store(to + d, mul(first, set1(a.scale)));
+                    store(to + d + LANES, mul(last, set1(a.scale)));
                 }
             }
         }

@@ -98,7 +98,7 @@ struct BlockPart {
 
 // y [rows, outputs of all parts end to end] = x [rows, in] W^T; gated: see Product, with one part. `planes`: bytes of the
 // integers that rows become, 1 or 2; beside 2 all parts' forms have the sum limit. `asks`: memory is asked for weights
-// before their turn, see asks_ahead.
+// before their turn for one or two rows too, see asks_ahead.
 struct BlockProduct {
     const float* x;
     float* y;

@@ -12,7 +12,7 @@ namespace PLAIT_LEVEL {
 
 // Most rows at a time.
 #if defined(__AVX512F__)
-constexpr int FEW_ROWS = 4;
+constexpr int FEW_ROWS = 8;
 #elif defined(__AVX2__)
 constexpr int FEW_ROWS = 2;
 #else
@@ -20,7 +20,7 @@ constexpr int FEW_ROWS = 1;
 #endif
 
 // Panels that so many rows meet side by side: there must be registers for their sums.
-constexpr int side_by_side(long rows) { return FEW_ROWS == 4 && rows <= 2 ? 2 : 1; }
+constexpr int side_by_side(long rows) { return FEW_ROWS == 8 && rows <= 2 ? 2 : 1; }
 
 template <int ROWS>
 struct Sums {
@@ -50,13 +50,17 @@ PLAIT_INLINE void add_operands(const std::uint8_t* record, const std::int8_t* x,
     }
 }
 
-// An entry's rows times the codes of its group of a panel.
+// Rows whose sums over a group lie in registers.
+template <plait::Form F, int PLANES>
+constexpr int at_once(int rows) {
+    return has_halves(F) && PLANES == 2 && rows > 4 ? 4 : rows;
+}
+
+// Rows from `at` on of an entry times the codes of group g of a panel.
 template <plait::Form F, int ROWS, int PLANES>
-PLAIT_INLINE void add_entry(const Planes& planes, const Entry& entry, const std::uint8_t* panel, Vec (&acc)[ROWS]) {
+PLAIT_INLINE void add_rows(const Planes& planes, long at, const std::uint8_t* panel, long g, Vec* acc) {
     constexpr int zero = plait::shape_of(F).zero;
-    long g = entry.group, at = entry.place;
     const std::uint8_t* record = panel + plait::record_at(F, g);
-    if (planes.asks) ask_ahead<F>(panel, g);
     const std::int8_t* x = planes.bytes.at + at * 32 * PLANES;
     const std::int32_t* q = planes.sums.at + at * 2;
     Sums<ROWS> sums;
@@ -84,6 +88,16 @@ PLAIT_INLINE void add_entry(const Planes& planes, const Entry& entry, const std:
     }
 }
 
+// An entry's rows times the codes of its group of a panel.
+template <plait::Form F, int ROWS, int PLANES>
+PLAIT_INLINE void add_entry(const Planes& planes, const Entry& entry, const std::uint8_t* panel, Vec (&acc)[ROWS]) {
+    constexpr int some = at_once<F, PLANES>(ROWS);
+    // Where there is much to compute no processor foresees enough by itself.
+    if (planes.asks || ROWS > 2) ask_ahead<F>(panel, entry.group);
+    PLAIT_UNROLL for (int r = 0; r < ROWS; r += some)
+        add_rows<F, some, PLANES>(planes, entry.place + r, panel, entry.group, acc + r);
+}
+
 // By products of bytes, each row by itself.
 template <int PLANES>
 struct Dots {
@@ -106,6 +120,7 @@ template <plait::Form F, int PLANES>
 static void few_strips(const plait::BlockProduct& p, const Planes& planes, const Share* shares, long count) {
     switch (planes.height) {
 #if defined(__AVX512F__)
+        case 8: return meet_strips<Dots<PLANES>, F, 8, side_by_side(8)>(p, planes, shares, count);
         case 4: return meet_strips<Dots<PLANES>, F, 4, side_by_side(4)>(p, planes, shares, count);
 #endif
 #if defined(__AVX2__)
@@ -116,7 +131,7 @@ static void few_strips(const plait::BlockProduct& p, const Planes& planes, const
 }
 
 static void blocks_few(const plait::BlockProduct& p) {
-    long height = smaller(p.rows > 2 ? 4 : p.rows, FEW_ROWS);
+    long height = smaller(p.rows > 4 ? 8 : p.rows > 2 ? 4 : p.rows, FEW_ROWS);
     blocks_by_strips(p, height, false, side_by_side(height),
                      [&](auto form, const Planes& planes, const Share* shares, long count) {
                          constexpr plait::Form F = decltype(form)::value;

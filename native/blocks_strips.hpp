@@ -13,7 +13,7 @@ namespace PLAIT_LEVEL {
 // Bytes before their turn at which codes and scales are asked for.
 constexpr long CODES_AHEAD = 1024;
 
-// Asks for what a group of a panel will be read from: where the processor gains by it.
+// Asks for what a group of a panel will be read from.
 template <plait::Form F>
 PLAIT_INLINE void ask_ahead(const std::uint8_t* panel, long g) {
     const std::uint8_t *record = panel + plait::record_at(F, g), *chunk = panel + plait::chunk_at(F, g);

@@ -84,6 +84,13 @@ PLAIT_INLINE void interleave(Vec& a, Vec& b) {
     b.v = _mm512_permutex2var_ps(a.v, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b.v);
     a.v = low;
 }
+// The even elements of both, and the odd ones.
+PLAIT_INLINE void deinterleave(Vec& a, Vec& b) {
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    __m512 even = _mm512_permutex2var_ps(a.v, evens, b.v);
+    b.v = _mm512_permutex2var_ps(a.v, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), b.v);
+    a.v = even;
+}
 // Past the caches: what is written is not read soon. p is aligned to 64 bytes; `drain` before others may read.
 PLAIT_INLINE void stream(float* p, Vec a) {
     plait::check_bytes(p, 64);
@@ -279,6 +286,15 @@ PLAIT_INLINE void interleave(Vec& a, Vec& b) {
     for (int i = 0; i < 16; ++i) made[2 * i] = first[i], made[2 * i + 1] = last[i];
     a = load(made);
     b = load(made + 16);
+}
+// The even elements of both, and the odd ones.
+PLAIT_INLINE void deinterleave(Vec& a, Vec& b) {
+    float held[32], even[16], odd[16];
+    store(held, a);
+    store(held + 16, b);
+    for (int i = 0; i < 16; ++i) even[i] = held[2 * i], odd[i] = held[2 * i + 1];
+    a = load(even);
+    b = load(odd);
 }
 #endif
 

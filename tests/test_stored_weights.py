@@ -45,12 +45,19 @@ def test_stored_weights_are_the_expanded_ones(paths, name):
     ids = tiny.tokens(90)
     found, expected = kept.logits(ids), expanded.logits(ids)
     assert expected.std() > 0.05
-    assert (found - expected).abs().max() < 1e-3 * (expected.max() - expected.min())
+    span = expected.max() - expected.min()
+    assert (found - expected).abs().max() < 1e-3 * span
+    # With inputs of 8 bits they are near, and no nearer than that: weights of 16 bits alone meet inputs as they are. A
+    # router of random weights chooses other experts soon.
+    rough = (plait.load(paths[name], dtype="stored8").logits(ids) - expected).abs().max()
+    assert rough < 0.1 * span or name == "mixture"
+    assert (rough > 1e-3 * span) == (CASES[name][1] not in ("bf16", "f16"))
 
 
+@pytest.mark.parametrize("dtype", ["stored", "stored8"])
 @pytest.mark.parametrize("name", CASES)
-def test_any_split_and_company_gives_the_same_bits(paths, name):
-    engine = plait.load(paths[name], cache=0)
+def test_any_split_and_company_gives_the_same_bits(paths, name, dtype):
+    engine = plait.load(paths[name], cache=0, dtype=dtype)
     ids = tiny.tokens(133)
     whole = engine.logits(ids)
     for size in (1, 3, 5, 16, 64, 90):

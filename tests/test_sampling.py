@@ -350,7 +350,7 @@ def test_unusable_positions(position: int, temperature: float) -> None:
 
 def test_penalties_that_overflow_are_refused() -> None:
     with pytest.raises(PlaitError, match="after penalties"):
-        Sampler(Sampling(repetition_penalty=5e-324)).choose(torch.tensor([3.0, 1.0]), 0, {0: 1})
+        Sampler(Sampling(repetition_penalty=1e-6)).choose(torch.tensor([1e305, 1.0], dtype=torch.float64), 0, {0: 1})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -365,7 +365,7 @@ INVALID: Final[tuple[tuple[str, object], ...]] = (
     *((field, value) for field in NUMBERS for value in BAD_EVERYWHERE),
     *((field, -0.1) for field in ("temperature", "top_p", "min_p", "repetition_penalty")),
     *((field, 1.1) for field in ("top_p", "min_p")),
-    ("repetition_penalty", 0.0),
+    *(("repetition_penalty", value) for value in (0.0, 2.2e-313, 1e-7, 1e7)),
     *((field, value) for field in ("presence_penalty", "frequency_penalty") for value in (-2.1, 2.1)),
     *(("top_k", value) for value in (-2, True, False, 0.0, -1.0, 40.0, "40", math.nan, [1])),
     *(("seed", value) for value in (-1, 2**64, 10**5000, True, 1.0, "1", math.nan)),

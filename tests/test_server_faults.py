@@ -44,6 +44,7 @@ def client(model):
         ("seed", "invalid_value", {"seed": True}),
         ("presence_penalty", "invalid_value", {"presence_penalty": 3}),
         ("repetition_penalty", "invalid_value", {"repetition_penalty": 0}),
+        ("repetition_penalty", "invalid_value", {"repetition_penalty": 2.2e-313}),
         ("logprobs", "invalid_value", {"logprobs": 21}),
         ("echo", "unsupported_parameter", {"echo": True, "logprobs": 0}),
         ("stop", "invalid_value", {"stop": ["x"] * 17}),

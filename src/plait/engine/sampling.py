@@ -33,7 +33,10 @@ from numpy.typing import NDArray
 from plait.engine.shortlist import NativeRow
 from plait.errors import PlaitError, UsageError, fault
 
-__all__ = ["Candidates", "Choice", "Sampler", "Sampling", "candidates", "leading", "uniform"]
+__all__ = ["REPETITION", "Candidates", "Choice", "Sampler", "Sampling", "candidates", "leading", "uniform"]
+
+REPETITION: Final = (1e-6, 1e6)
+"""The least and the largest repetition penalty: no logit of 32 bits is infinite after it."""
 
 _WORD: Final = 2**64
 _FIRST_SORTED: Final = 1024  # top-p sorts this many tokens first, and eight times more as long as they do not reach p
@@ -48,7 +51,7 @@ class Sampling:
     top_k               >= 1; None, 0 and -1 switch it off, and are stored as None
     top_p               in [0, 1]; 1 is off, 0 keeps the most probable token alone
     min_p               in [0, 1]; 0 is off
-    repetition_penalty  finite, > 0; 1 is off, above 1 makes repetition less likely
+    repetition_penalty  in `REPETITION`; 1 is off, above 1 makes repetition less likely
     presence_penalty    in [-2, 2] (the range of the OpenAI API), in units of logits; 0 is off
     frequency_penalty   in [-2, 2], in units of logits per occurrence; 0 is off
     seed                in [0, 2**64); None: `Sampler` draws a fresh one
@@ -72,11 +75,9 @@ class Sampling:
         store("temperature", _number("temperature", self.temperature, "a finite number >= 0", low=0.0))
         store("top_p", _number("top_p", self.top_p, "a number in [0, 1]", low=0.0, high=1.0))
         store("min_p", _number("min_p", self.min_p, "a number in [0, 1]", low=0.0, high=1.0))
-        rule = "a finite number > 0"
-        repetition = _number("repetition_penalty", self.repetition_penalty, rule, low=0.0)
-        if repetition == 0.0:
-            raise UsageError(fault("repetition_penalty", expected=rule, found=_shown(self.repetition_penalty)))
-        store("repetition_penalty", repetition)
+        low, high = REPETITION
+        rule = f"a number in [{low:g}, {high:g}]"
+        store("repetition_penalty", _number("repetition_penalty", self.repetition_penalty, rule, low=low, high=high))
         for field, value in (
             ("presence_penalty", self.presence_penalty),
             ("frequency_penalty", self.frequency_penalty),

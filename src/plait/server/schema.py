@@ -97,7 +97,7 @@ class _Request(Strict):
     )
     top_k: Annotated[Integer, Field(ge=-1)] | None = Field(None, description="Beyond the OpenAI API. 0 and -1: off.")
     min_p: Probability | None = Field(None, description="Beyond the OpenAI API.")
-    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    repetition_penalty: Annotated[float, Field(ge=1e-6, le=1e6)] | None = Field(
         None, description="Beyond the OpenAI API. On generated tokens, never on those of the prompt."
     )
     ignore_eos: bool | None = Field(None, description="Beyond the OpenAI API. End-of-text tokens do not end an answer.")

@@ -1,5 +1,6 @@
 // Attention in float32: rows of keys and values are widened in registers and met by multiply-adds. Few rows of queries
-// read a slab as it lies, many a copy of it that is widened once.
+// read a slab as it lies, many a copy of it that is widened once; rows of floats are never copied, rows that are no
+// multiple of 32 long, of codes excepted, always.
 //
 // A row is taken 32 elements at a time, as two vectors; which of them a vector holds is a source's own affair, since
 // queries are laid out in the same way and mixes are put in order at the end.
@@ -53,7 +54,7 @@ struct OfCodes {
 // The last elements of a row that is no multiple of 32 long, zeros behind them.
 template <class Source>
 PLAIT_INLINE void last_pair(const char* row, long dim, long d, Vec& a, Vec& b) {
-    char held[PAIR * 4] = {};
+    alignas(64) char held[PAIR * 4] = {};
     std::memcpy(held, row + d * Source::BYTES, (dim - d) * Source::BYTES);
     Source::pair(held, PAIR, 0, a, b);
 }

@@ -48,10 +48,11 @@ def test_stored_weights_are_the_expanded_ones(paths, name):
     span = expected.max() - expected.min()
     assert (found - expected).abs().max() < 1e-3 * span
     # With inputs of 8 bits they are near, and no nearer than that: weights of 16 bits alone meet inputs as they are. A
-    # router of random weights chooses other experts soon.
-    rough = (plait.load(paths[name], dtype="stored8").logits(ids) - expected).abs().max()
-    assert rough < 0.1 * span or name == "mixture"
-    assert (rough > 1e-3 * span) == (CASES[name][1] not in ("bf16", "f16"))
+    # router of random weights chooses other experts at some positions, and what follows differs.
+    rough = (plait.load(paths[name], dtype="stored8").logits(ids) - expected).abs().amax(-1)
+    assert rough.median() < 5e-2 * span
+    assert rough.max() < (0.5 if name == "mixture" else 0.1) * span
+    assert (rough.max() > 1e-3 * span) == (CASES[name][1] not in ("bf16", "f16"))
 
 
 @pytest.mark.parametrize("dtype", ["stored", "stored8"])

@@ -126,7 +126,9 @@ def _missing(size: int, dtype: torch.dtype, device: torch.device) -> int:
 
 def _filled(weight: Tensor) -> Tensor:
     out, columns = (_missing(size, weight.dtype, weight.device) for size in weight.shape)
-    return torch.nn.functional.pad(weight, (0, columns, 0, out)).contiguous()
+    # Nothing is copied where nothing is missing: the tensor may be a file's map.
+    filled = torch.nn.functional.pad(weight, (0, columns, 0, out)) if out or columns else weight
+    return filled.contiguous()
 
 
 class Tiled:

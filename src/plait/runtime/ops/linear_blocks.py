@@ -4,7 +4,8 @@ A weight is A (u - zero) + O: u a code of 4 to 8 bits, A and O numbers of its gr
 row the largest decides a scale s, so that q = round(x / s) is an integer; sums of q (u - zero) are exact in any order,
 and one chain of float multiply-adds over the groups makes an output of them. So weights lose nothing, a row's bits do
 not depend on what is computed beside it, and what is rounded is x. Where the largest number of a group is large beside
-those of other groups, what rounding has left is added in the same way: outliers cost their neighbours nothing.
+those of other groups, what rounding has left is added in the same way, so that an outlier costs its neighbours nothing;
+with 8 bits, one of up to some 250 times their size.
 
 Integers have 8 bits or 16. Of 8 bits, s is the 127th of the largest number. Of 16, s is a power of two, x is rounded by
 a 32,512th of it at most, and beside codes so large that a group's sum could pass 2^24, to which float32 adds whole

@@ -34,7 +34,8 @@ struct Entry {
 //
 // Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
 // has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
-// neighbours coarse (of 8 bits, up to some 250 times their size). Rows of the strip that need no such entry have zeros there, which change no sum.
+// neighbours coarse (of 8 bits, up to some 250 times their size). Rows of the strip that need no such entry have zeros
+// there, which change no sum.
 struct Planes {
     long height, groups, strips;
     int planes;

@@ -12,8 +12,10 @@ from serving import NAME, write_server_model
 from starlette.testclient import TestClient
 
 import plait
+from plait.engine.sampling import REPETITION
 from plait.server.app import application
 from plait.server.lifecycle import Lifecycle
+from plait.server.schema import ChatRequest, CompletionRequest
 from plait.server.settings import Settings
 
 
@@ -72,3 +74,9 @@ def test_each_path_is_described_and_each_description_served(app):
     served = {(route.path.replace(":path", ""), method) for route in app.routes for method in route.methods - {"HEAD"}}
     paths = described["paths"].items()
     assert served == {(path, m.upper()) for path, item in paths for m in item if m in ("get", "post")}
+
+
+@pytest.mark.parametrize("request_type", [CompletionRequest, ChatRequest])
+def test_bounds_of_a_repetition_penalty_are_the_samplers(request_type):
+    number, _ = request_type.model_json_schema()["properties"]["repetition_penalty"]["anyOf"]
+    assert (number["minimum"], number["maximum"]) == REPETITION

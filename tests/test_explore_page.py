@@ -387,6 +387,24 @@ def test_pictures_zoom_move_and_change(browser: Any, address: str) -> None:
         until(view, f"document.querySelector('.paper').innerHTML !== {json.dumps(layers)}")
 
 
+def test_an_address_from_outside_is_not_written_over(browser: Any, address: str) -> None:
+    """It is set after a change is drawn and before the page has written the change's address."""
+    script = """async (hash) => {
+      const click = () => document.querySelector("[data-shown][aria-pressed=false]").click();
+      click();
+      for (let turn = 0; turn < 10; turn += 1) await null;
+      location.hash = hash;
+      click();
+    }"""
+    with opened(browser, address + "#view=pictures&pick=gemma-3-270m") as view:
+        view.wait_for_selector(".paper svg")
+        for theme in ("dark", "light"):
+            view.evaluate(script, f"#view=pictures&picture=layers&pick=gemma-3-270m&theme={theme}")
+            view.wait_for_selector(f"html[data-theme={theme}]", timeout=5000)
+            until(view, "document.querySelector('[data-shown=layers]').ariaPressed === 'true'")
+            assert view.evaluate("location.hash").endswith(f"theme={theme}")
+
+
 def test_keyboard_alone(browser: Any, address: str) -> None:
     with opened(browser, address + "#pick=") as view:
         view.keyboard.press("Tab")

@@ -75,23 +75,29 @@
     const latest = useRef(null);
     latest.current = { state, set, lang, theme };
 
+    // The address the page has written or read. Any other was set from outside, and is read before one is written.
+    const known = useRef(location.hash);
     useEffect(() => {
       const moved = () => {
-        if (location.hash === write(latest.current.state) || (location.hash === "" && write(latest.current.state) === "#")) return;
+        if (location.hash === known.current) return;
+        known.current = location.hash;
         const found = read(location.hash);
         setState(found.state);
         setNotices(found.faults);
       };
       addEventListener("hashchange", moved);
+      moved();
       return () => removeEventListener("hashchange", moved);
     }, []);
     const seen = useRef(state.view);
     useEffect(() => {
+      if (location.hash !== known.current) return;
       const address = write(state);
       const turned = seen.current !== state.view;
       seen.current = state.view;
       // The way back leads through the views, not through every place of a slider.
       if (address !== (location.hash || "#")) history[turned ? "pushState" : "replaceState"](null, "", address);
+      known.current = location.hash;
       if (turned) scrollTo(0, 0);
     }, [state]);
     // Before the effects of the charts, which read the colours.

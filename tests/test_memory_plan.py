@@ -99,11 +99,13 @@ def test_the_plan_adds_up(directory):
     engine = plait.load(directory)
     for length in (1, 63, 64, 65, 700, 1024):
         state = engine.model.pool.most(length, CALL_ROWS)
-        least = engine.model.weight_bytes + state
+        least = engine.model.weight_bytes + state + engine.model.pool.tail_bytes()
         plan = _plan(engine.blueprint, length, least + 1000)
         assert (plan.weights_bytes, plan.state_bytes, plan.store_bytes) == (engine.model.weight_bytes, state, 1000)
         assert plan.state_need_bytes == memory(engine.blueprint, length, kv_format="f32").total_bytes <= state
         assert _plan(engine.blueprint, length, least + 1000, cache=7).store_bytes == 7
+        assert _plan(engine.blueprint, length, least).store_bytes == 0
+        least = engine.model.weight_bytes + state
         assert _plan(engine.blueprint, length, least).store_bytes == 0
         words = rf"^{length} tokens need .* the memory cap is .*: weights .*, state "
         with pytest.raises(PlaitError, match=words) as refused:
@@ -321,3 +323,45 @@ def test_random_weights_have_the_planned_shapes():
         assert shapes.roles == values.roles
         role = next(role for role in shapes.roles if role.endswith("final_norm"))
         assert shapes.dense(role, torch.float32).shape == values.dense(role, torch.float32).shape
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "qwen3_5_moe", "glm_moe_dsa"])
+def test_state_never_passes_the_cap(family, tmp_path, monkeypatch):
+    """At no allocation: not while tails are copied, nor when sessions leave behind what only the store keeps then."""
+    directory = tiny.save(family, tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    # Windows beyond the tokens of a call: a sequence that goes on leaves a whole window behind.
+    config |= {"sliding_window": 600, "max_position_embeddings": 2048}
+    (directory / "config.json").write_text(json.dumps(config))
+    engine = plait.load(directory, cache=0)
+    prompt, more = 650, 700
+    state = engine.model.pool.most(prompt + more, CALL_ROWS)
+    room = state + state // 2
+    engine = plait.load(directory, memory=engine.model.weight_bytes + room)
+    most, pool = 0, engine.model.pool
+    count = pool.count
+
+    def counted(category, nbytes):
+        nonlocal most
+        count(category, nbytes)
+        most = max(most, sum(pool.held().values()))
+
+    monkeypatch.setattr(pool, "count", counted)
+    for turn in range(3):
+        ask = [(turn * 31 + i * 7) % 200 + 3 for i in range(prompt)]
+        for together in (((prompt, more),), ((prompt - 99, 20), (prompt // 2, 3))):
+            tickets = [
+                engine.submit(ask[:length], max_tokens=count, ignore_eos=True, speculate=4)
+                for length, count in together
+            ]
+            for ticket in tickets:
+                ticket.result()
+        conversation = engine.session(ask[turn:400])
+        # It runs between the parts of what is appended, and begins when there is room.
+        beside = engine.submit(ask[:300], max_tokens=8, ignore_eos=True)
+        conversation.append([5] * 700)
+        conversation.rollback(conversation.position - 30)
+        beside.result()
+        conversation.close()
+    assert 0.8 * room < most <= room
+    engine.close()

@@ -22,13 +22,17 @@ __all__ = ["Commit"]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One session's commit into one trie. Whatever fails, the store stays sound: pages and anchors come one by one."""
+    """One session's commit into one trie. Whatever fails, the store stays sound: pages and anchors come one by one.
+
+    budget  bytes the store may hold alone; it holds the copies of one anchor's tail more at most
+    """
 
     shape: Shape
     page_size: int
     placement: Placement
     holdings: Holdings
     eviction: Eviction
+    budget: int
     root: Page
 
     def publish(self, session: SessionState, marks: Iterable[Mark]) -> Published:
@@ -56,7 +60,9 @@ class Commit:
         path, new, healed = self._pages(tokens, runs)
         anchors: list[Mark] = []
         left_out: list[LeftOut] = []
-        for mark in wanted:
+        for number, mark in enumerate(wanted):
+            if number:
+                self.eviction.fit(self.budget, path[-1])
             refused = self._anchor(session, path, tokens, runs, mark)
             if refused is None:
                 anchors.append(mark)

@@ -127,21 +127,24 @@ class Eviction:
             if held is not None:
                 self._holdings.drop(held)
 
-    def fit(self, budget: int) -> None:
-        """Let things go until no more than `budget` bytes are held by the store alone."""
+    def fit(self, budget: int, kept: Page | None = None) -> None:
+        """Let things go until no more than `budget` bytes are held by the store alone.
+
+        kept  a page that stays, and so those above it: something is about to be added there
+        """
         self._holdings.settle()
         if not any(isinstance(law, Rows) for law in self._shape.rows):
-            self._drop_empty()
-        while self._holdings.bytes > budget and self._step():
+            self._drop_empty(kept)
+        while self._holdings.bytes > budget and self._step(kept):
             pass
 
-    def _step(self) -> bool:
+    def _step(self, kept: Page | None) -> bool:
         for key in self.windows:
             slab = key[0].slabs[key[1]]
             if slab is not None and not self._holdings.lent(slab):
                 return self._drop_window(*key)
         for page in self.leaves:
-            if not all(slab is None or self._holdings.lent(slab) for slab in page.slabs):
+            if page is not kept and not all(slab is None or self._holdings.lent(slab) for slab in page.slabs):
                 return self._drop_page(page)
         for queue in self.anchors:
             for anchor in queue:
@@ -151,12 +154,13 @@ class Eviction:
                 return True
         # Only pages that sessions hold are left, and what lies above them.
         for page in self.leaves:
-            return self._drop_page(page)
+            if page is not kept:
+                return self._drop_page(page)
         return False
 
-    def _drop_empty(self) -> None:
+    def _drop_empty(self, kept: Page | None) -> None:
         """Where no full rows are kept, pages may hold nothing at all: those that lead to no anchor serve nobody."""
-        while empty := [page for page in self.leaves if all(slab is None for slab in page.slabs)]:
+        while empty := [p for p in self.leaves if p is not kept and all(slab is None for slab in p.slabs)]:
             for page in empty:
                 self._drop_page(page)
 

@@ -120,7 +120,9 @@ class Store:
             root = self._roots.get(session.fingerprint)
             if root is None:
                 root = self._roots[session.fingerprint] = root_of(session.fingerprint)
-            commit = Commit(self.shape, self.page_size, self._placement, self._holdings, self._eviction, root)
+            commit = Commit(
+                self.shape, self.page_size, self._placement, self._holdings, self._eviction, self._budget, root
+            )
             try:
                 published = commit.publish(session, marks)
             finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from plait.engine.prefix import Prefixes
 from plait.errors import PlaitError, fault
 from plait.runtime.model import CALL_ROWS, Model
@@ -12,10 +15,11 @@ __all__ = ["Cap"]
 
 
 class Cap:
-    """Bytes of weights and all state under one cap, None: no cap.
+    """Bytes of weights and all state under one cap, None: no cap. No allocation passes it.
 
-    What runs has claims: bounds on what it will hold. Conversations are open and count what they hold; they grow by
-    asking. The engine's thread alone changes claims and open sessions.
+    What runs has claims: bounds on what it will hold. Conversations are open and count what they hold; while they grow
+    they have claims too. The store has what is left, but for the rows it copies before it lets others go. The engine's
+    thread alone changes claims and open sessions.
     """
 
     def __init__(self, model: Model, prefixes: Prefixes, cap: int | None, cache: int) -> None:
@@ -45,7 +49,7 @@ class Cap:
         """Promise the room for `length` tokens until `release`. PlaitError: they do not fit beside what runs."""
         self._check(length, self._taken(None))
         self._claims[id(owner)] = self.most(length)
-        self._give_way(0, None)
+        self._give_way(0)
 
     def release(self, owner: object) -> None:
         """The owner of a claim, if it has one, holds nothing more."""
@@ -69,10 +73,16 @@ class Cap:
         """How many sessions are open beside what runs."""
         return len(self._open)
 
-    def grow(self, session: Session, length: int) -> None:
-        """An open session goes on to `length` tokens. PlaitError: they do not fit."""
+    @contextmanager
+    def growing(self, session: Session, length: int) -> Iterator[None]:
+        """An open session goes on to `length` tokens, between the steps of others. PlaitError: they do not fit."""
         self._check(length, self._taken(session))
-        self._give_way(self.most(length), session)
+        self._claims[id(session)] = self.most(length)
+        self._give_way(0)
+        try:
+            yield
+        finally:
+            self._claims.pop(id(session), None)
 
     def more(self, count: int, what: str) -> None:
         """PlaitError: `count` more bytes of state do not fit."""
@@ -82,7 +92,12 @@ class Cap:
         if needed > self._cap:
             found = f"{binary_bytes(needed)} with the weights and the sequences that are open"
             raise PlaitError(fault(what, expected=f"at most {binary_bytes(self._cap)}, the memory cap", found=found))
-        self._give_way(count, None)
+        self._give_way(count)
+
+    def settle(self) -> None:
+        """After each call of the model: what sessions have left behind is the store's alone from now on."""
+        if self._cap is not None:
+            self._prefixes.store.settle()
 
     def _check(self, length: int, others: int) -> None:
         if self._cap is None:
@@ -95,21 +110,22 @@ class Cap:
                 f"the memory cap is {binary_bytes(self._cap)}"
             )
 
-    def _give_way(self, count: int, but: Session | None) -> None:
+    def _give_way(self, count: int) -> None:
         """What is known of earlier prompts gives way to what runs, and to `count` bytes beside."""
         if self._cap is not None:
-            room = self._cap - self._model.weight_bytes - self._taken(but) - count
-            self._prefixes.make_room(max(0, min(self._cache, room)))
+            room = self._cap - self._model.weight_bytes - self._taken(None) - count
+            self._prefixes.make_room(min(self._cache, self._model.pool.store_room(room)))
 
     def _taken(self, but: Session | None) -> int:
-        return self.promised + self._open_bytes(but)
+        claims = self.promised - (0 if but is None else self._claims.get(id(but), 0))
+        return claims + self._open_bytes(but)
 
     def _open_bytes(self, but: Session | None) -> int:
-        """Bytes that open sessions hold, but for one; what several share counts once."""
+        """Bytes that open sessions hold, but for one and those that grow; what several share counts once."""
         parts = {
             id(part): part.nbytes
-            for session in tuple(self._open.values())
-            if session is not but
+            for ident, session in tuple(self._open.items())
+            if session is not but and ident not in self._claims
             for part in session.parts()
         }
         return sum(parts.values())

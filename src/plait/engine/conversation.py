@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from plait.blueprint.state import SLAB, SLACK
 from plait.engine.calls import run_pieces, whole
 from plait.errors import UsageError, fault
 from plait.runtime.session import Session, Span
@@ -48,8 +49,8 @@ class Conversation:
 
         def work() -> Generator[None, None, Tensor]:
             self._session.check(len(checked))
-            self._engine.cap.grow(self._session, self.position + len(checked))
-            return (yield from run_pieces(self._engine.model, self._session, checked))
+            with self._engine.cap.growing(self._session, self.position + len(checked)):
+                return (yield from run_pieces(self._engine.model, self._session, checked))
 
         self.logits = self._engine.schedule.call_in_steps(work)
         return self.logits
@@ -72,6 +73,8 @@ class Conversation:
         if at != self.position:
 
             def work() -> Tensor:
+                # What is cut may be shared, and is copied or made anew.
+                self._engine.cap.more(self._engine.model.pool.most(SLACK + SLAB, SLACK), "going back")
                 last = self._session.tokens[at - 1]
                 self._engine.model.rollback(self._session, at - 1)
                 return self._engine.model.run([Span(self._session, (last,))])[0][0]

@@ -44,7 +44,7 @@ class MemoryPlan:
     weights_bytes     prepared weights, exactly; rows of embeddings stay in their file
     state_need_bytes  of the state at `length`, what the last token reads
     state_bytes       reserved for the state: a bound on what the sequence holds on its way to `length`
-    store_bytes       left for what is known of earlier prompts
+    store_bytes       left for what is known of earlier prompts, less one slab of each class, which is copied for it
     loading_bytes     the most that weights take while they are read
     scratch_bytes     about what a call takes for its own time, beside all of these
 
@@ -107,7 +107,7 @@ def memory_plan(
         weights_bytes=weights.prepared,
         state_need_bytes=account.total_bytes,
         state_bytes=state,
-        store_bytes=min(cache, cap - needed),
+        store_bytes=min(cache, pool.store_room(cap - needed)),
         loading_bytes=weights.loading,
         scratch_bytes=weights.rows + _scores(blueprint, numbers, device, length),
     )

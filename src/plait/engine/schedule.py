@@ -208,6 +208,7 @@ class Schedule:
             call = self._calls.popleft()
             if not call.step():
                 self._calls.append(call)
+            self.cap.settle()
         ready = self._ready()
         if ready and self._gathered():
             for parts in compose(ready, self._turn):
@@ -284,6 +285,7 @@ class Schedule:
                 self._step([part])
             return
         self.progress.steps += 1
+        self.cap.settle()
         for part, rows in zip(parts, logits, strict=True):
             self._took(part, rows)
         self.progress.at = monotonic()

@@ -188,8 +188,12 @@ class SlabPool:
             self._held[category] += nbytes
 
     def tail_bytes(self) -> int:
-        """Bytes of one slab of every class: what a fork copies at most."""
+        """Bytes of one slab of every class: what a fork copies at most, and the prefix store at a time."""
         return sum(slab_class.elements for slab_class in self.classes) * self.dtype.itemsize
+
+    def store_room(self, left: int) -> int:
+        """Bytes the prefix store may hold where `left` are left: it copies a tail before it lets others go."""
+        return max(0, left - self.tail_bytes())
 
     def most(self, length: int, rows: int) -> int:
         """A bound on the bytes one sequence holds on its way to `length` tokens, in calls of up to `rows` tokens.

@@ -60,7 +60,7 @@ struct Eights {
     template <plait::Form F, int PANELS>
     PLAIT_INLINE void take_out(const std::uint8_t* const (&panels)[PANELS], long g, std::uint8_t (&codes)[PANELS][512]) {
         for (int i = 0; i < PANELS; ++i) {
-            ask_ahead<F>(panels[i], g);
+            ask_ahead<F, EIGHT>(panels[i], g);
             bytes_of<F>(panels[i] + plait::record_at(F, g), codes[i]);
         }
     }

@@ -92,7 +92,7 @@ PLAIT_INLINE void add_rows(const Planes& planes, long at, const std::uint8_t* pa
 template <plait::Form F, int ROWS, int PLANES>
 PLAIT_INLINE void add_entry(const Planes& planes, const Entry& entry, const std::uint8_t* panel, Vec (&acc)[ROWS]) {
     constexpr int some = at_once<F, PLANES>(ROWS);
-    if (planes.asks) ask_ahead<F>(panel, entry.group);
+    if (planes.asks) ask_ahead<F, ROWS>(panel, entry.group);
     PLAIT_UNROLL for (int r = 0; r < ROWS; r += some)
         add_rows<F, some, PLANES>(planes, entry.place + r, panel, entry.group, acc + r);
 }

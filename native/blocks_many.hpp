@@ -24,7 +24,7 @@ constexpr int MANY_ROWS = 6;
 // Fewer rows are sooner done with codes as they lie.
 PLAIT_INLINE long many(int planes) {
 #if defined(PLAIT_MANY_BYTES)
-    return planes == 1 ? 9 : 33;
+    return 33;
 #elif defined(__AVX512F__)
     return planes == 1 ? 13 : 9;
 #else
@@ -105,8 +105,19 @@ PLAIT_INLINE void add_pieces(const std::uint8_t* codes, const std::int8_t* x, In
     }
 }
 
+// acc + float(sum) * s * by, s the scale of the row at `at`, by that of its weights. Where s is a power of two all but the
+// sum with acc is exact, s times by too, which is a multiple of 2^-24: then exponents are added, by units that do not
+// multiply.
+template <int PLANES>
+PLAIT_INLINE Vec add_scaled(const Planes& planes, long at, Ints sum, Vec by, Vec acc) {
+#if defined(__AVX512F__)
+    if constexpr (PLANES == 2) return fma(as_floats(sum), times_power(by, set1(planes.power.at[at])), acc);
+#endif
+    return fma(mul(as_floats(sum), set1(planes.scale.at[at])), by, acc);
+}
+
 // A strip times a panel, whose codes are taken out.
-template <class As, plait::Form F>
+template <class As, plait::Form F, int PLANES>
 static void meet_taken(const Planes& planes, long strip, const std::uint8_t* panel, const std::uint8_t* codes,
                        Vec (&made)[MANY_ROWS]) {
     Vec acc[MANY_ROWS];
@@ -121,8 +132,7 @@ static void meet_taken(const Planes& planes, long strip, const std::uint8_t* pan
         scales<F>(panel, g, first, last, offset);
         Ints sums[MANY_ROWS];
         auto join = [&](Vec by) {
-            for (int r = 0; r < MANY_ROWS; ++r)
-                acc[r] = fma(mul(as_floats(sums[r]), set1(planes.scale.at[at + r])), by, acc[r]);
+            for (int r = 0; r < MANY_ROWS; ++r) acc[r] = add_scaled<PLANES>(planes, at + r, sums[r], by, acc[r]);
         };
         for (int r = 0; r < MANY_ROWS; ++r)
             sums[r] = As::template begin<F>(has_halves(F) ? q[2 * r] : q[2 * r] + q[2 * r + 1]);
@@ -140,7 +150,7 @@ static void meet_taken(const Planes& planes, long strip, const std::uint8_t* pan
 }
 
 // All strips and the panels of a share, of gated products pairs of panels.
-template <class As, plait::Form F>
+template <class As, plait::Form F, int PLANES>
 static void many_strips(const plait::BlockProduct& p, const Planes& planes, const Share& share) {
     long size = plait::panel_bytes(F, p.in), each = p.gated ? 2 : 1, bytes = planes.groups * As::SIZE;
     long together = smaller(larger(1, TAKEN_OUT / (bytes * each)), share.stop - share.first);
@@ -154,8 +164,8 @@ static void many_strips(const plait::BlockProduct& p, const Planes& planes, cons
             for (long i = 0; i < count; ++i) {
                 Vec made[MANY_ROWS], up[MANY_ROWS];
                 const std::uint8_t *panel = panels + i * each * size, *codes = taken.at + i * each * bytes;
-                meet_taken<As, F>(planes, strip, panel, codes, made);
-                if (p.gated) meet_taken<As, F>(planes, strip, panel + size, codes + bytes, up);
+                meet_taken<As, F, PLANES>(planes, strip, panel, codes, made);
+                if (p.gated) meet_taken<As, F, PLANES>(planes, strip, panel + size, codes + bytes, up);
                 long low = (begin + i) * LANES, width = smaller(LANES, share.outputs - low);
                 for (int r = 0; r < MANY_ROWS && strip * MANY_ROWS + r < p.rows; ++r)
                     put_row(p, strip * MANY_ROWS + r, share.column + low, width, made[r], p.gated ? &up[r] : nullptr);
@@ -163,18 +173,21 @@ static void many_strips(const plait::BlockProduct& p, const Planes& planes, cons
     }
 }
 
-template <class As>
+template <class As, int PLANES>
 static void blocks_many_as(const plait::BlockProduct& p) {
     blocks_by_strips(p, MANY_ROWS, As::WORDS, 1, [&](auto form, const Planes& planes, const Share* shares, long) {
-        many_strips<As, decltype(form)::value>(p, planes, *shares);
+        many_strips<As, decltype(form)::value, PLANES>(p, planes, *shares);
     });
 }
 
 static void blocks_many(const plait::BlockProduct& p) {
 #if defined(PLAIT_MANY_BYTES)
-    if (p.planes == 1) return blocks_many_as<Codes>(p);
+    using One = Codes;
+#else
+    using One = Words;
 #endif
-    blocks_many_as<Words>(p);
+    if (p.planes == 1) blocks_many_as<One, 1>(p);
+    else blocks_many_as<Words, 2>(p);
 }
 
 #endif

@@ -42,7 +42,7 @@ struct Planes {
     bool words, asks;
     long each;  // bytes of a row's group
     Held<std::int8_t> bytes;
-    Held<float> scale, offset;
+    Held<float> scale, offset, power;  // power: with `words`; of integers of 16 bits scale = 2^power
     Held<std::int32_t> sums;
     Held<Entry> entries;
     Held<long> counts;
@@ -58,6 +58,7 @@ struct Planes {
           bytes(2 * strips * height * groups * each),
           scale(2 * strips * height * groups),
           offset(2 * strips * height * groups),
+          power(words ? 2 * strips * height * groups : 0),
           sums(2 * strips * height * groups * 2),
           entries(2 * strips * groups),
           counts(strips) {}
@@ -148,6 +149,13 @@ PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row) {
     return 3.0f * total / float(p.in / plait::GROUP);
 }
 
+// Of a scale that is a power of two; of zero it does not matter, and what is no number stays none.
+PLAIT_INLINE float power_of(float scale) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &scale, sizeof bits);
+    return scale > 0.0f ? float(int(bits >> 23) - 127) : scale;
+}
+
 PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long limit, float* rest) {
     std::int8_t* bytes = planes.bytes.at + at * planes.each;
     std::int32_t q[32], first, last;
@@ -165,12 +173,14 @@ PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long l
     planes.sums.at[at * 2] = first;
     planes.sums.at[at * 2 + 1] = last;
     planes.scale.at[at] = scale;
+    if (planes.words) planes.power.at[at] = power_of(scale);
     planes.offset.at[at] = scale * float(first + last);
 }
 
 PLAIT_INLINE void nothing(const Planes& planes, long at) {
     std::memset(planes.bytes.at + at * planes.each, 0, planes.each);
     planes.scale.at[at] = planes.offset.at[at] = 0.0f;
+    if (planes.words) planes.power.at[at] = 0.0f;
     planes.sums.at[at * 2] = planes.sums.at[at * 2 + 1] = 0;
 }
 

@@ -10,16 +10,16 @@
 
 namespace PLAIT_LEVEL {
 
-// Bytes before their turn at which codes and scales are asked for.
-constexpr long CODES_AHEAD = 1024;
+// Bytes before their turn at which codes and scales are asked for: more where rows to meet take longer than memory.
+constexpr long codes_ahead(int rows) { return rows > 2 ? 2048 : 1024; }
 
 // Asks for what a group of a panel will be read from.
-template <plait::Form F>
+template <plait::Form F, int ROWS>
 PLAIT_INLINE void ask_ahead(const std::uint8_t* panel, long g) {
     const std::uint8_t *record = panel + plait::record_at(F, g), *chunk = panel + plait::chunk_at(F, g);
-    for (long line = 0; line < plait::record_bytes(F); line += 64) __builtin_prefetch(record + CODES_AHEAD + line);
+    for (long line = 0; line < plait::record_bytes(F); line += 64) __builtin_prefetch(record + codes_ahead(ROWS) + line);
     if (plait::in_chunk(F, g) == 0)
-        for (long line = 0; line < plait::side_bytes(F); line += 64) __builtin_prefetch(chunk + CODES_AHEAD + line);
+        for (long line = 0; line < plait::side_bytes(F); line += 64) __builtin_prefetch(chunk + codes_ahead(ROWS) + line);
 }
 
 // Panel `panel` (of gated products pair of panels) of each of the shares, PANELS of one form.

@@ -160,8 +160,11 @@ def test_rows_of_any_size(bits, level):
     weight = _weight("q5_0", 20, 128)
     for size in (1e30, 1e-20, 1e-29, 0.0):
         x = _rows(6, 128) * size
-        found = Blocks(_native(level), [weight], bits=bits)(x).double()
+        product = Blocks(_native(level), [weight], bits=bits)
+        found = product(x).double()
         assert ((found - reference(x, weight, bits)).abs() <= _allowed(x, weight)).all()
+        # Among many rows they keep their bits.
+        assert torch.equal(product(x.repeat(8, 1)).double(), found.repeat(8, 1))
     x = _rows(6, 128) * 1e-3
     x[:, 40] = 1e6
     found = Blocks(_native(level), [weight], bits=bits)(x).double()

@@ -238,7 +238,7 @@ void blocks_amx(const BlockProduct& p) {
         Bench bench(most);
         for (long low = 0; low < strips; low += most) {
             long count = smaller(most, strips - low);
-            fill(p, rows, low, count);
+            fill_strips(p, rows, low, count);
             shares.each([&](const Share* share, long) {
                 with_form(share->part->form, [&](auto form) {
                     share_of_strips<decltype(form)::value>(p, rows, low, count, *share, bench);

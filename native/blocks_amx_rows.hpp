@@ -13,6 +13,15 @@ namespace PLAIT_LEVEL {
 // Groups of columns that strips are read in, one strip after the other.
 constexpr long PIECE = 4;
 
+// Whole numbers of at most 8 bits, times 256 or not, times a power of two, to bf16, in the order of TileRows.
+PLAIT_INLINE void store_halves(std::uint16_t* to, __m512i first, __m512i last, __m512 scale) {
+    alignas(64) static constexpr std::uint16_t ORDER[32] = {1,  5,  3,  7,  9,  13, 11, 15, 17, 21, 19,
+                                                            23, 25, 29, 27, 31, 33, 37, 35, 39, 41, 45,
+                                                            43, 47, 49, 53, 51, 55, 57, 61, 59, 63};
+    auto bits = [&](__m512i x) { return _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(x), scale)); };
+    _mm512_store_si512(to, _mm512_permutex2var_epi16(bits(first), _mm512_load_si512(ORDER), bits(last)));
+}
+
 // A run of strips: for each place [plane][row of the strip][32 columns], high before low, and for each row of a place the sum
 // of its numbers, s * sum of q, and s where it is not in the numbers. Of four columns 0, 2, 1, 3 is the order, that of the codes.
 struct TileRows {
@@ -23,6 +32,7 @@ struct TileRows {
     Held<Entry> entries;
     Held<long> counts;
     Held<bool> over;
+    Held<std::uint32_t> tops;
 
     TileRows(long in, long height, long most, int planes)
         : height(height),
@@ -35,7 +45,8 @@ struct TileRows {
           limit(most * height),
           entries(2 * most * groups),
           counts(most),
-          over(most * groups) {}
+          over(most * groups),
+          tops(most * height * groups) {}
 
     // Pieces of strips lie in the order in which they are read.
     long place(long strip, long group, bool over) const {
@@ -43,78 +54,34 @@ struct TileRows {
         return ((piece * most + strip) * PIECE + group % PIECE) * height;
     }
     const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
+
+    // Row r of a place: 32 numbers, see whole_of.
+    void put(long place, long r, const float* x, std::uint32_t most, long sum_limit, float* rest) {
+        alignas(64) std::int32_t q[32];
+        float own = whole_of(x, most, planes, q, sum_limit, rest);
+        __m512 s = _mm512_set1_ps(planes == 1 ? 1.0f : own);
+        __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 16);
+        auto high = [](__m512i v) {
+            return _mm512_and_si512(_mm512_add_epi32(v, _mm512_set1_epi32(128)), _mm512_set1_epi32(~255));
+        };
+        std::uint16_t* to = halves.at + (place * planes + r) * 32;
+        if (planes == 1) {
+            store_halves(to, a, b, s);
+            scale.at[place + r] = own;
+        } else {
+            __m512i high_a = high(a), high_b = high(b);
+            store_halves(to, high_a, high_b, s);
+            store_halves(to + height * 32, _mm512_sub_epi32(a, high_a), _mm512_sub_epi32(b, high_b), s);
+        }
+        sums.at[place + r] = own * float(_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
+    }
+
+    void put_nothing(long place, long r) {
+        for (int plane = 0; plane < planes; ++plane)
+            std::memset(halves.at + (place * planes + plane * height + r) * 32, 0, 64);
+        sums.at[place + r] = 0.0f;
+        if (planes == 1) scale.at[place + r] = 0.0f;
+    }
 };
-
-// Whole numbers of at most 8 bits, times 256 or not, times a power of two, to bf16, in the order of TileRows.
-PLAIT_INLINE void store_halves(std::uint16_t* to, __m512i first, __m512i last, __m512 scale) {
-    alignas(64) static constexpr std::uint16_t ORDER[32] = {1,  5,  3,  7,  9,  13, 11, 15, 17, 21, 19,
-                                                            23, 25, 29, 27, 31, 33, 37, 35, 39, 41, 45,
-                                                            43, 47, 49, 53, 51, 55, 57, 61, 59, 63};
-    auto bits = [&](__m512i x) { return _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(x), scale)); };
-    _mm512_store_si512(to, _mm512_permutex2var_epi16(bits(first), _mm512_load_si512(ORDER), bits(last)));
-}
-
-PLAIT_INLINE void put_row(const TileRows& rows, long place, long r, const float* x, long limit, float* rest) {
-    alignas(64) std::int32_t q[32];
-    float scale = whole_of(x, rows.planes, q, limit, rest);
-    __m512 s = _mm512_set1_ps(rows.planes == 1 ? 1.0f : scale);
-    __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 16);
-    auto high = [](__m512i v) {
-        return _mm512_and_si512(_mm512_add_epi32(v, _mm512_set1_epi32(128)), _mm512_set1_epi32(~255));
-    };
-    std::uint16_t* to = rows.halves.at + (place * rows.planes + r) * 32;
-    if (rows.planes == 1) {
-        store_halves(to, a, b, s);
-        rows.scale.at[place + r] = scale;
-    } else {
-        __m512i high_a = high(a), high_b = high(b);
-        store_halves(to, high_a, high_b, s);
-        store_halves(to + rows.height * 32, _mm512_sub_epi32(a, high_a), _mm512_sub_epi32(b, high_b), s);
-    }
-    rows.sums.at[place + r] = scale * float(_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
-}
-
-PLAIT_INLINE void put_nothing(const TileRows& rows, long place, long r) {
-    for (int plane = 0; plane < rows.planes; ++plane)
-        std::memset(rows.halves.at + (place * rows.planes + plane * rows.height + r) * 32, 0, 64);
-    rows.sums.at[place + r] = 0.0f;
-    if (rows.planes == 1) rows.scale.at[place + r] = 0.0f;
-}
-
-// Strips [low, low + count) of a product's rows; shared among the threads of a region, which all come here.
-static void fill(const plait::BlockProduct& p, const TileRows& rows, long low, long count) {
-    long first = low * rows.height, given = smaller(count * rows.height, p.rows - first);
-#pragma omp for schedule(static)
-    for (long r = 0; r < given; ++r) rows.limit.at[r] = limit_of(p, first + r);
-#pragma omp for schedule(static) collapse(2)
-    for (long strip = 0; strip < count; ++strip)
-        for (long g = 0; g < rows.groups; ++g) {
-            long at = rows.place(strip, g, false), over_at = rows.place(strip, g, true), row = strip * rows.height;
-            const float* x = p.x + (first + row) * p.x_stride + g * plait::GROUP;
-            bool over[16], any = false;
-            for (long r = 0; r < rows.height; ++r) {
-                over[r] = row + r < given && from_bits(largest(x + r * p.x_stride)) > rows.limit.at[row + r];
-                any = any || over[r];
-            }
-            for (long r = 0; r < rows.height; ++r) {
-                float rest[32];
-                if (row + r < given) put_row(rows, at, r, x + r * p.x_stride, p.sum_limit, over[r] ? rest : nullptr);
-                else put_nothing(rows, at, r);
-                if (over[r]) put_row(rows, over_at, r, rest, p.sum_limit, nullptr);
-                else if (any) put_nothing(rows, over_at, r);
-            }
-            rows.over.at[strip * rows.groups + g] = any;
-        }
-#pragma omp for schedule(static)
-    for (long strip = 0; strip < count; ++strip) {
-        Entry* entry = rows.entries.at + 2 * strip * rows.groups;
-        long found = 0;
-        for (long g = 0; g < rows.groups; ++g) {
-            entry[found++] = {g, rows.place(strip, g, false)};
-            if (rows.over.at[strip * rows.groups + g]) entry[found++] = {g, rows.place(strip, g, true)};
-        }
-        rows.counts.at[strip] = found;
-    }
-}
 
 }  // namespace PLAIT_LEVEL

@@ -27,51 +27,16 @@ struct Entry {
     long group, place;
 };
 
-// All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high (where there are two
-// planes) and 32 low, its scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the
-// last are zeros. With `words` its numbers lie as 16 bits instead, of each four columns the first and third, then the second
-// and fourth.
-//
-// Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
-// has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
-// neighbours coarse (of 8 bits, up to some 250 times their size). Rows of the strip that need no such entry have zeros
-// there, which change no sum.
-struct Planes {
-    long height, groups, strips;
-    int planes;
-    bool words, asks;
-    long each;  // bytes of a row's group
-    Held<std::int8_t> bytes;
-    Held<float> scale, offset, power;  // power: with `words`; of integers of 16 bits scale = 2^power
-    Held<std::int32_t> sums;
-    Held<Entry> entries;
-    Held<long> counts;
-
-    Planes(long rows, long in, long height, int planes, bool words, bool asks)
-        : height(height),
-          groups(in / plait::GROUP),
-          strips((rows + height - 1) / height),
-          planes(planes),
-          words(words),
-          asks(asks),
-          each(words ? 64 : 32 * planes),
-          bytes(2 * strips * height * groups * each),
-          scale(2 * strips * height * groups),
-          offset(2 * strips * height * groups),
-          power(words ? 2 * strips * height * groups : 0),
-          sums(2 * strips * height * groups * 2),
-          entries(2 * strips * groups),
-          counts(strips) {}
-
-    // The place of a group of a strip, of what it leaves over or not.
-    long place(long strip, long group, bool over) const { return ((over * strips + strip) * groups + group) * height; }
-    const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
-};
-
 constexpr std::uint32_t LEAST = 0x0d800000u, NONE = 0x7f800000u;  // 2^-100, infinity
 
 // The bits of the largest of 32 numbers; of positive floats bits are in order, and what is no number is above all.
 PLAIT_INLINE std::uint32_t largest(const float* x) {
+#if defined(__AVX512F__)
+    auto sizes = [](const float* from) {
+        return _mm512_and_si512(_mm512_loadu_si512(from), _mm512_set1_epi32(0x7fffffff));
+    };
+    return std::uint32_t(_mm512_reduce_max_epi32(_mm512_max_epi32(sizes(x), sizes(x + 16))));
+#else
     std::uint32_t bits[32], most = 0;
     std::memcpy(bits, x, sizeof bits);
     for (int i = 0; i < 32; ++i) {
@@ -79,6 +44,7 @@ PLAIT_INLINE std::uint32_t largest(const float* x) {
         most = size > most ? size : most;
     }
     return most;
+#endif
 }
 
 PLAIT_INLINE float from_bits(std::uint32_t bits) {
@@ -110,11 +76,10 @@ PLAIT_INLINE float whole_bytes(const float* x, std::uint32_t most, std::int32_t*
     return scale;
 }
 
-// 32 numbers as integers, q, of 16 bits whose sizes add up to `limit` at most, or of 8; their scale. `rest` [32], where it
-// is wanted: what rounding leaves. A group with a number that is none, or infinite, has a scale that is no number, so that
+// 32 numbers, the largest with the bits `most`, as integers, q, of 16 bits whose sizes add up to `limit` at most, or of 8;
+// their scale. `rest` [32], where it is wanted: what rounding leaves. A group with a number that is none, or infinite, has a scale that is no number, so that
 // it comes through; one that is all but zero is zero.
-PLAIT_INLINE float whole_of(const float* x, int planes, std::int32_t* q, long limit, float* rest) {
-    std::uint32_t most = largest(x);
+PLAIT_INLINE float whole_of(const float* x, std::uint32_t most, int planes, std::int32_t* q, long limit, float* rest) {
     if (most < LEAST || most >= NONE) {
         std::memset(q, 0, 32 * sizeof(std::int32_t));
         if (rest != nullptr) std::memset(rest, 0, 32 * sizeof(float));
@@ -141,14 +106,6 @@ PLAIT_INLINE float whole_of(const float* x, int planes, std::int32_t* q, long li
     return scale();
 }
 
-// Above what size the largest number of a group makes it an outlier in its row.
-PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row) {
-    float total = 0.0f;
-    for (long g = 0; g < p.in / plait::GROUP; ++g)
-        total += from_bits(largest(p.x + row * p.x_stride + g * plait::GROUP));
-    return 3.0f * total / float(p.in / plait::GROUP);
-}
-
 // Of a scale that is a power of two; of zero it does not matter, and what is no number stays none.
 PLAIT_INLINE float power_of(float scale) {
     std::uint32_t bits;
@@ -156,68 +113,139 @@ PLAIT_INLINE float power_of(float scale) {
     return scale > 0.0f ? float(int(bits >> 23) - 127) : scale;
 }
 
-PLAIT_INLINE void quantise(const float* x, const Planes& planes, long at, long limit, float* rest) {
-    std::int8_t* bytes = planes.bytes.at + at * planes.each;
-    std::int32_t q[32], first, last;
-    float scale = whole_of(x, planes.planes, q, limit, rest);
-    if (planes.words || planes.planes == 2) {
-        first = split(q, bytes, bytes + 32), last = split(q + 16, bytes + 16, bytes + 48);
-    } else {
-        first = narrow(q, bytes), last = narrow(q + 16, bytes + 16);
-    }
-    if (planes.words)
-        for (int i = 0; i < 32; ++i) {
-            std::int16_t word = std::int16_t(q[i / 4 * 4 + i % 4 / 2 + i % 2 * 2]);
-            std::memcpy(bytes + 2 * i, &word, sizeof word);
+// All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high (where there are two
+// planes) and 32 low, its scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the
+// last are zeros. With `words` its numbers lie as 16 bits instead, of each four columns the first and third, then the second
+// and fourth.
+//
+// Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
+// has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
+// neighbours coarse (of 8 bits, up to some 250 times their size). Rows of the strip that need no such entry have zeros
+// there, which change no sum.
+struct Planes {
+    long height, groups, strips;
+    int planes;
+    bool words, asks;
+    long each;  // bytes of a row's group
+    Held<std::int8_t> bytes;
+    Held<float> scale, offset, power;  // power: with `words`; of integers of 16 bits scale = 2^power
+    Held<std::int32_t> sums;
+    Held<Entry> entries;
+    Held<long> counts;
+    Held<float> limit;         // of each row, see limit_of
+    Held<std::uint32_t> tops;  // of each row and group the bits of its largest number
+    Held<bool> over;           // of each strip and group: there is a second entry
+
+    Planes(long rows, long in, long height, int planes, bool words, bool asks)
+        : height(height),
+          groups(in / plait::GROUP),
+          strips((rows + height - 1) / height),
+          planes(planes),
+          words(words),
+          asks(asks),
+          each(words ? 64 : 32 * planes),
+          bytes(2 * strips * height * groups * each),
+          scale(2 * strips * height * groups),
+          offset(2 * strips * height * groups),
+          power(words ? 2 * strips * height * groups : 0),
+          sums(2 * strips * height * groups * 2),
+          entries(2 * strips * groups),
+          counts(strips),
+          limit(strips * height),
+          tops(strips * height * groups),
+          over(strips * groups) {}
+
+    // The place of a group of a strip, of what it leaves over or not.
+    long place(long strip, long group, bool over) const { return ((over * strips + strip) * groups + group) * height; }
+    const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
+
+    // Row r of a place: 32 numbers, see whole_of.
+    void put(long place, long r, const float* x, std::uint32_t most, long sum_limit, float* rest) {
+        alignas(64) std::int32_t q[32];
+        std::int32_t first, last;
+        long at = place + r;
+        float s = whole_of(x, most, planes, q, sum_limit, rest);
+        std::int8_t* to = bytes.at + at * each;
+        if (words) {
+            order_words(q, reinterpret_cast<std::int16_t*>(to), first, last);
+            power.at[at] = power_of(s);
+        } else if (planes == 2) {
+            first = split(q, to, to + 32), last = split(q + 16, to + 16, to + 48);
+        } else {
+            first = narrow(q, to), last = narrow(q + 16, to + 16);
         }
-    planes.sums.at[at * 2] = first;
-    planes.sums.at[at * 2 + 1] = last;
-    planes.scale.at[at] = scale;
-    if (planes.words) planes.power.at[at] = power_of(scale);
-    planes.offset.at[at] = scale * float(first + last);
+        sums.at[at * 2] = first;
+        sums.at[at * 2 + 1] = last;
+        scale.at[at] = s;
+        offset.at[at] = s * float(first + last);
+    }
+
+    void put_nothing(long place, long r) {
+        long at = place + r;
+        std::memset(bytes.at + at * each, 0, each);
+        scale.at[at] = offset.at[at] = 0.0f;
+        if (words) power.at[at] = 0.0f;
+        sums.at[at * 2] = sums.at[at * 2 + 1] = 0;
+    }
+};
+
+
+// Of each group of a row the bits of its largest number, to `tops`; above what size such a number is an outlier.
+PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row, std::uint32_t* tops) {
+    float total = 0.0f;
+    for (long g = 0; g < p.in / plait::GROUP; ++g) {
+        tops[g] = largest(p.x + row * p.x_stride + g * plait::GROUP);
+        total += from_bits(tops[g]);
+    }
+    return 3.0f * total / float(p.in / plait::GROUP);
 }
 
-PLAIT_INLINE void nothing(const Planes& planes, long at) {
-    std::memset(planes.bytes.at + at * planes.each, 0, planes.each);
-    planes.scale.at[at] = planes.offset.at[at] = 0.0f;
-    if (planes.words) planes.power.at[at] = 0.0f;
-    planes.sums.at[at * 2] = planes.sums.at[at * 2 + 1] = 0;
-}
-
-// Of the strips of all rows; shared among the threads of a region, which all come here.
-static void quantise(const plait::BlockProduct& p, const Planes& planes) {
+// Rows of strips [low, low + count) go to their places; shared among the threads of a region, which all come here.
+template <class To>
+static void fill_strips(const plait::BlockProduct& p, To& to, long low, long count) {
+    long first = low * to.height, given = smaller(count * to.height, p.rows - first);
 #if defined(_OPENMP)
 #pragma omp for schedule(static)
 #endif
-    for (long strip = 0; strip < planes.strips; ++strip) {
-        float limit[16];
-        for (long r = 0; r < smaller(planes.height, p.rows - strip * planes.height); ++r)
-            limit[r] = limit_of(p, strip * planes.height + r);
-        Entry* entry = planes.entries.at + 2 * strip * planes.groups;
-        long count = 0, rows = smaller(planes.height, p.rows - strip * planes.height);
-        for (long g = 0; g < planes.groups; ++g) {
-            const float* x = p.x + strip * planes.height * p.x_stride + g * plait::GROUP;
-            long at = planes.place(strip, g, false), over_at = planes.place(strip, g, true);
+    for (long r = 0; r < given; ++r) to.limit.at[r] = limit_of(p, first + r, to.tops.at + r * to.groups);
+#if defined(_OPENMP)
+#pragma omp for schedule(static) collapse(2)
+#endif
+    for (long strip = 0; strip < count; ++strip)
+        for (long g = 0; g < to.groups; ++g) {
+            long at = to.place(strip, g, false), over_at = to.place(strip, g, true), row = strip * to.height;
+            const float* x = p.x + (first + row) * p.x_stride + g * plait::GROUP;
+            const std::uint32_t* tops = to.tops.at + row * to.groups + g;
+            long rows = smaller(to.height, given - row);
             bool over[16], any = false;
             for (long r = 0; r < rows; ++r) {
-                over[r] = from_bits(largest(x + r * p.x_stride)) > limit[r];
+                over[r] = from_bits(tops[r * to.groups]) > to.limit.at[row + r];
                 any = any || over[r];
             }
-            for (long r = 0; r < planes.height; ++r) {
+            for (long r = 0; r < to.height; ++r) {
                 if (r >= rows) {
-                    nothing(planes, at + r);
-                    if (any) nothing(planes, over_at + r);
+                    to.put_nothing(at, r);
+                    if (any) to.put_nothing(over_at, r);
                     continue;
                 }
                 float rest[32];
-                quantise(x + r * p.x_stride, planes, at + r, p.sum_limit, over[r] ? rest : nullptr);
-                if (over[r]) quantise(rest, planes, over_at + r, p.sum_limit, nullptr);
-                else if (any) nothing(planes, over_at + r);
+                to.put(at, r, x + r * p.x_stride, tops[r * to.groups], p.sum_limit, over[r] ? rest : nullptr);
+                if (over[r]) to.put(over_at, r, rest, largest(rest), p.sum_limit, nullptr);
+                else if (any) to.put_nothing(over_at, r);
             }
-            entry[count++] = {g, at};
-            if (any) entry[count++] = {g, over_at};
+            to.over.at[strip * to.groups + g] = any;
         }
-        planes.counts.at[strip] = count;
+#if defined(_OPENMP)
+#pragma omp for schedule(static)
+#endif
+    for (long strip = 0; strip < count; ++strip) {
+        Entry* entry = to.entries.at + 2 * strip * to.groups;
+        long found = 0;
+        for (long g = 0; g < to.groups; ++g) {
+            entry[found++] = {g, to.place(strip, g, false)};
+            if (to.over.at[strip * to.groups + g]) entry[found++] = {g, to.place(strip, g, true)};
+        }
+        to.counts.at[strip] = found;
     }
 }
 

@@ -61,7 +61,7 @@ static void blocks_by_strips(const plait::BlockProduct& p, long height, bool wor
     bool one = planes.strips == 1;
     Shares shares(p, 1, one ? 1 << 15 : 1 << 19, one ? together : 1);
     in_region([&] {
-        quantise(p, planes);
+        fill_strips(p, planes, 0, planes.strips);
         shares.each([&](const Share* given, long count) {
             bool alike = count == 2 && given[0].part->form == given[1].part->form;
             for (long i = 0; i < count; i += alike ? 2 : 1)

@@ -235,7 +235,27 @@ PLAIT_INLINE std::int32_t split(const std::int32_t* q, std::int8_t* high, std::i
 #endif
 }
 
-// The same for numbers that fit into one byte.
+// Sums of the first and the last 16 of 32 numbers of 16 bits. They go to words, of each four columns the first and third,
+// then the second and fourth.
+PLAIT_INLINE void order_words(const std::int32_t* q, std::int16_t* to, std::int32_t& first, std::int32_t& last) {
+#if defined(__AVX512BW__)
+    alignas(64) static constexpr std::uint16_t ORDER[32] = {0,  4,  2,  6,  8,  12, 10, 14, 16, 20, 18,
+                                                            22, 24, 28, 26, 30, 32, 36, 34, 38, 40, 44,
+                                                            42, 46, 48, 52, 50, 54, 56, 60, 58, 62};
+    __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 16);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, _mm512_load_si512(ORDER), b));
+    first = _mm512_reduce_add_epi32(a), last = _mm512_reduce_add_epi32(b);
+#else
+    first = last = 0;
+    for (int i = 0; i < 32; ++i) {
+        std::int16_t word = std::int16_t(q[i / 4 * 4 + i % 4 / 2 + i % 2 * 2]);
+        std::memcpy(to + i, &word, sizeof word);
+        (i < 16 ? first : last) += q[i];
+    }
+#endif
+}
+
+// The sum of 16 numbers that fit into one byte; they go to bytes.
 PLAIT_INLINE std::int32_t narrow(const std::int32_t* q, std::int8_t* to) {
 #if defined(__AVX512F__)
     __m512i all = _mm512_loadu_si512(q);

@@ -56,31 +56,31 @@ struct TileRows {
     const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
 
     // Row r of a place: 32 numbers, see whole_of.
-    void put(long place, long r, const float* x, std::uint32_t most, long sum_limit, float* rest) {
+    void put(long at, long r, const float* x, std::uint32_t top, long sum_limit, float* rest) {
         alignas(64) std::int32_t q[32];
-        float own = whole_of(x, most, planes, q, sum_limit, rest);
+        float own = whole_of(x, top, planes, q, sum_limit, rest);
         __m512 s = _mm512_set1_ps(planes == 1 ? 1.0f : own);
         __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 16);
         auto high = [](__m512i v) {
             return _mm512_and_si512(_mm512_add_epi32(v, _mm512_set1_epi32(128)), _mm512_set1_epi32(~255));
         };
-        std::uint16_t* to = halves.at + (place * planes + r) * 32;
+        std::uint16_t* to = halves.at + (at * planes + r) * 32;
         if (planes == 1) {
             store_halves(to, a, b, s);
-            scale.at[place + r] = own;
+            scale.at[at + r] = own;
         } else {
             __m512i high_a = high(a), high_b = high(b);
             store_halves(to, high_a, high_b, s);
             store_halves(to + height * 32, _mm512_sub_epi32(a, high_a), _mm512_sub_epi32(b, high_b), s);
         }
-        sums.at[place + r] = own * float(_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
+        sums.at[at + r] = own * float(_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
     }
 
-    void put_nothing(long place, long r) {
+    void put_nothing(long at, long r) {
         for (int plane = 0; plane < planes; ++plane)
-            std::memset(halves.at + (place * planes + plane * height + r) * 32, 0, 64);
-        sums.at[place + r] = 0.0f;
-        if (planes == 1) scale.at[place + r] = 0.0f;
+            std::memset(halves.at + (at * planes + plane * height + r) * 32, 0, 64);
+        sums.at[at + r] = 0.0f;
+        if (planes == 1) scale.at[at + r] = 0.0f;
     }
 };
 

@@ -22,9 +22,11 @@ constexpr int MANY_ROWS = 6;
 #endif
 
 // Fewer rows are sooner done with codes as they lie.
-PLAIT_INLINE long many(int planes) {
-#if defined(PLAIT_MANY_BYTES)
+PLAIT_INLINE long many([[maybe_unused]] int planes) {
+#if defined(__AVX512VNNI__)
     return 33;
+#elif defined(PLAIT_MANY_BYTES)
+    return planes == 1 ? 9 : 33;
 #elif defined(__AVX512F__)
     return planes == 1 ? 13 : 9;
 #else
@@ -106,8 +108,8 @@ PLAIT_INLINE void add_pieces(const std::uint8_t* codes, const std::int8_t* x, In
 }
 
 // acc + float(sum) * s * by, s the scale of the row at `at`, by that of its weights. Where s is a power of two all but the
-// sum with acc is exact, s times by too, which is a multiple of 2^-24: then exponents are added, by units that do not
-// multiply.
+// sum with acc is exact as long as nothing overflows, s times by too, which is a multiple of 2^-24: then exponents are
+// added, by units that do not multiply.
 template <int PLANES>
 PLAIT_INLINE Vec add_scaled(const Planes& planes, long at, Ints sum, Vec by, Vec acc) {
 #if defined(__AVX512F__)

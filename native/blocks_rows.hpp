@@ -77,8 +77,8 @@ PLAIT_INLINE float whole_bytes(const float* x, std::uint32_t most, std::int32_t*
 }
 
 // 32 numbers, the largest with the bits `most`, as integers, q, of 16 bits whose sizes add up to `limit` at most, or of 8;
-// their scale. `rest` [32], where it is wanted: what rounding leaves. A group with a number that is none, or infinite, has a scale that is no number, so that
-// it comes through; one that is all but zero is zero.
+// their scale. `rest` [32], where it is wanted: what rounding leaves. A group with a number that is none, or infinite, has a
+// scale that is no number, so that it comes through; one that is all but zero is zero.
 PLAIT_INLINE float whole_of(const float* x, std::uint32_t most, int planes, std::int32_t* q, long limit, float* rest) {
     if (most < LEAST || most >= NONE) {
         std::memset(q, 0, 32 * sizeof(std::int32_t));
@@ -160,10 +160,10 @@ struct Planes {
     const Entry* of(long strip) const { return entries.at + 2 * strip * groups; }
 
     // Row r of a place: 32 numbers, see whole_of.
-    void put(long place, long r, const float* x, std::uint32_t most, long sum_limit, float* rest) {
+    void put(long at, long r, const float* x, std::uint32_t most, long sum_limit, float* rest) {
         alignas(64) std::int32_t q[32];
         std::int32_t first, last;
-        long at = place + r;
+        at += r;
         float s = whole_of(x, most, planes, q, sum_limit, rest);
         std::int8_t* to = bytes.at + at * each;
         if (words) {
@@ -180,15 +180,14 @@ struct Planes {
         offset.at[at] = s * float(first + last);
     }
 
-    void put_nothing(long place, long r) {
-        long at = place + r;
+    void put_nothing(long at, long r) {
+        at += r;
         std::memset(bytes.at + at * each, 0, each);
         scale.at[at] = offset.at[at] = 0.0f;
         if (words) power.at[at] = 0.0f;
         sums.at[at * 2] = sums.at[at * 2 + 1] = 0;
     }
 };
-
 
 // Of each group of a row the bits of its largest number, to `tops`; above what size such a number is an outlier.
 PLAIT_INLINE float limit_of(const plait::BlockProduct& p, long row, std::uint32_t* tops) {

@@ -402,7 +402,7 @@ def test_an_address_from_outside_is_not_written_over(browser: Any, address: str)
             view.evaluate(script, f"#view=pictures&picture=layers&pick=gemma-3-270m&theme={theme}")
             view.wait_for_selector(f"html[data-theme={theme}]", timeout=5000)
             until(view, "document.querySelector('[data-shown=layers]').ariaPressed === 'true'")
-            assert view.evaluate("location.hash").endswith(f"theme={theme}")
+            until(view, f"location.hash.endsWith('theme={theme}')")
 
 
 def test_keyboard_alone(browser: Any, address: str) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from plait.blueprint.state import SLAB, SLACK
 from plait.engine.calls import run_pieces, whole
 from plait.errors import UsageError, fault
 from plait.runtime.session import Session, Span
@@ -44,7 +43,10 @@ class Conversation:
         return self._session.position
 
     def append(self, tokens: Sequence[int]) -> Tensor:
-        """Process more tokens; returns and keeps the logits of the last."""
+        """Process more tokens; returns and keeps the logits of the last.
+
+        ContextExceeded, PlaitError: they do not fit into the context, or under the memory cap.
+        """
         checked = self._engine.checked(tokens)
 
         def work() -> Generator[None, None, Tensor]:
@@ -64,7 +66,8 @@ class Conversation:
         """Take back all tokens from `position` on, at least one stays; returns and keeps the logits of the last.
 
         What follows has the bits of a sequence that never had them. UsageError, and nothing changes: too far back for
-        what the model's layers keep (`can_rollback`), or no position of this sequence.
+        what the model's layers keep (`can_rollback`), or no position of this sequence. PlaitError: what others share
+        is copied first, and that does not fit under the memory cap.
         """
         at = whole(position, "position", f"an integer in [1, {self.position}]")
         if not self.can_rollback(at):
@@ -73,8 +76,8 @@ class Conversation:
         if at != self.position:
 
             def work() -> Tensor:
-                # What is cut may be shared, and is copied or made anew.
-                self._engine.cap.more(self._engine.model.pool.most(SLACK + SLAB, SLACK), "going back")
+                self._engine.cap.alone(self._session)
+                self._engine.cap.more(self._session.anew(at - 1), "going back")
                 last = self._session.tokens[at - 1]
                 self._engine.model.rollback(self._session, at - 1)
                 return self._engine.model.run([Span(self._session, (last,))])[0][0]
@@ -83,9 +86,13 @@ class Conversation:
         return self.logits
 
     def fork(self) -> Conversation:
-        """Another sequence with the same tokens. Whole slabs of 64 tokens are shared, the last rows copied."""
+        """Another sequence with the same tokens. Whole slabs of 64 tokens are shared, the last rows copied.
+
+        PlaitError: these do not fit under the memory cap.
+        """
 
         def work() -> Session:
+            self._engine.cap.alone(self._session)
             self._engine.cap.more(self._engine.model.pool.tail_bytes(), "a fork")
             made = self._session.fork()
             self._engine.cap.open(made)

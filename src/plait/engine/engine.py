@@ -148,8 +148,8 @@ class Engine:
 
         def work() -> Generator[None, None, tuple[Session, Tensor]]:
             claim = object()
-            self.cap.claim(claim, len(checked))
             try:
+                self.cap.claim(claim, len(checked))
                 lease = self.prefixes.begin(checked, returns=True)
                 session = lease.session
                 try:

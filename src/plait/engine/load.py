@@ -204,7 +204,8 @@ class Opened:
         # Building a tokenizer frees tens of MB in small pieces; they would stay with this process beside the weights.
         trim()
         built.ready()
-        room = self.cache if self.cap is None else min(self.cache, self.cap - built.weight_bytes)
+        left = None if self.cap is None else built.pool.store_room(self.cap - built.weight_bytes)
+        room = self.cache if left is None else min(self.cache, left)
         return Engine(
             built,
             tokenizer,

@@ -257,7 +257,8 @@ class Schedule:
         waiting = self.queue.first()
         if waiting is None or len(self.running) >= self.limit:
             return False
-        return waiting.channel.cancelled or not self.running or self.cap.fits(waiting.request.length)
+        # Where nothing will let go of anything, it is told why it cannot run.
+        return waiting.channel.cancelled or not self.cap.promised or self.cap.fits(waiting.request.length)
 
     def _admit(self) -> None:
         """Begin with those whose turn it is, as many as there is room for."""
@@ -285,7 +286,7 @@ class Schedule:
                 self._step([part])
             return
         self.progress.steps += 1
-        self.cap.settle()
+        self.cap.stepped()
         for part, rows in zip(parts, logits, strict=True):
             self._took(part, rows)
         self.progress.at = monotonic()

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from torch import Tensor
+
 from plait.blueprint.state import SLAB, SLACK
 from plait.cache.fingerprint import Fingerprint
 from plait.cache.protocol import StateRun
@@ -101,6 +103,14 @@ class Session:
             point = earlier[-1]
         return point if all(run.covers(point) for run in self.runs) else None
 
+    def anew(self, position: int) -> int:
+        """Bytes that going back to `position` makes beside what is held: slabs that others hold too, and values."""
+        point = self.resume_point(position)
+        if point is None:
+            return 0
+        shared = (slab for run in self.runs for slab in run.since(point) if slab.holders > 1)
+        return sum(slab.nbytes for slab in shared) + sum(value.size for value in self.values)
+
     def cut(self, point: int) -> None:
         """Take back all tokens from `point` on. It is what `resume_point` gave."""
         if point == self.position:
@@ -159,14 +169,13 @@ class Session:
         made.values = tuple(value.fork() for value in self.values)
         return made
 
-    def parts(self) -> Iterator[Slab | Value]:
-        """Every slab and value this session holds."""
+    def parts(self) -> Iterator[Slab | Value | Tensor]:
+        """Every slab and value this session holds, and memory it keeps for the next value."""
         for run in self.runs:
             yield from run.slabs
         for held in self.values:
-            yield from (
-                value for value in (held.now, held.next, *(base for _, base in held.bases)) if value is not None
-            )
+            kept = (held.now, held.next, held.spare, *(base for _, base in held.bases))
+            yield from (part for part in kept if part is not None)
 
     def held(self) -> dict[str, int]:
         """Bytes this session holds, by category; `returns`: values of earlier positions, to go back to."""

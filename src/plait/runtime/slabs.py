@@ -261,6 +261,10 @@ class SlabRun:
                 made.slabs.append(slab.copy(position - index * SLAB))
         return made
 
+    def since(self, position: int) -> list[Slab]:
+        """Slabs with rows from `position` on."""
+        return self.slabs[max(0, position // SLAB - self.first) :]
+
     def cut(self, position: int) -> None:
         """Take back the rows from `position` on, which is one this run covers."""
         while self.slabs and (self.first + len(self.slabs) - 1) * SLAB >= position:

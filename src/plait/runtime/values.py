@@ -117,7 +117,7 @@ class ValueRun:
            `position` is where the call that made it ended
     """
 
-    __slots__ = ("_class", "_pool", "_spare", "bases", "next", "now")
+    __slots__ = ("_class", "_pool", "bases", "next", "now", "spare")
 
     def __init__(self, pool: SlabPool, value_class: ValueClass) -> None:
         self._class = value_class
@@ -126,7 +126,7 @@ class ValueRun:
         self.next: Value | None = None
         self.bases: list[tuple[int, Value | None]] = []
         # Memory of a value that nobody has any more, for the next call: fresh pages are dear.
-        self._spare: Tensor | None = None
+        self.spare: Tensor | None = None
 
     @property
     def addresses(self) -> tuple[int, int]:
@@ -138,8 +138,8 @@ class ValueRun:
     def prepare(self, stop: int) -> None:
         """Make room for the value at the end of a call, which ends at `stop`."""
         if self.next is None:
-            self.next = Value(self._pool, self._class, stop, self._spare)
-            self._spare = None
+            self.next = Value(self._pool, self._class, stop, self.spare)
+            self.spare = None
 
     def advance(self, base: int | None) -> None:
         """The call has succeeded: its value is the session's. `base`: the one before, of this position, is kept."""
@@ -196,16 +196,21 @@ class ValueRun:
         self._release(self.now)
         self.now = None
         self.settle()
-        self._spare = None
+        self.spare = None
 
     def _release(self, value: Value | None) -> None:
         if value is not None and value.let_go():
-            self._spare = value.data
+            self.spare = value.data
 
     @property
     def nbytes(self) -> int:
         """Bytes of the session's value, and of a call's."""
         return sum(value.nbytes for value in (self.now, self.next) if value is not None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of one value."""
+        return self._class.elements * self._pool.value_dtype.itemsize
 
     @property
     def base_bytes(self) -> int:

@@ -77,21 +77,25 @@
 
     // The address the page has written or read. Any other was set from outside, and is read before one is written.
     const known = useRef(location.hash);
+    const moved = useCallback(() => {
+      if (location.hash === known.current) return;
+      known.current = location.hash;
+      const found = read(location.hash);
+      setState(found.state);
+      setNotices(found.faults);
+    }, []);
     useEffect(() => {
-      const moved = () => {
-        if (location.hash === known.current) return;
-        known.current = location.hash;
-        const found = read(location.hash);
-        setState(found.state);
-        setNotices(found.faults);
-      };
       addEventListener("hashchange", moved);
       moved();
       return () => removeEventListener("hashchange", moved);
     }, []);
     const seen = useRef(state.view);
-    useEffect(() => {
-      if (location.hash !== known.current) return;
+    // With the drawing itself: later, another address may have been read.
+    useLayoutEffect(() => {
+      if (location.hash !== known.current) {
+        moved();
+        return;
+      }
       const address = write(state);
       const turned = seen.current !== state.view;
       seen.current = state.view;

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plait.draw.charts import Axis, Series, byte_ticks, line_chart, rate_ticks, token_ticks, tokens_text
@@ -42,6 +42,7 @@ def values(root: ET.Element) -> list[list[tuple[int, int]]]:
 
 @settings(deadline=None, max_examples=60)
 @given(series, st.sampled_from(["light", "dark"]), st.sampled_from([(360, 340), (760, 400), (940, 420)]))
+@example([Series("", ((2**39, 1),))], "light", (760, 400))
 def test_every_point_is_there_with_its_values_and_nothing_sticks_out(found, theme, size) -> None:
     root = drawn(found, theme=theme, size=size)
     assert values(root) == [[tuple(p) for p in item.points] for item in found]

@@ -218,6 +218,8 @@ def line_chart(
     x_range = _range((px for item in series for px, _ in item.points), 0.0)
     left = 16 + max(width(y.text(value), small) for value in y.ticks(*y_range))
     room = min(max(width(item.label, label_style) for item in series), across * (0.3 if wide else 0.34)) + 24
+    # The last mark's text reaches beyond the axis by half of itself.
+    room = max(room, max(width(x.text(value), small) for value in x.ticks(*x_range)) / 2 - 8)
     titles = wrap(title, heading, across - 24)
     notes = wrap(note, SMALL, across - 24) if note else ()
     top = 12 + heading.line * len(titles) + small.line + 8

@@ -7,11 +7,11 @@
 namespace PLAIT_LEVEL {
 
 class Ahead {
-    // So much is on its way to the second cache: what memory brings within some hundred nanoseconds, many times over.
-    static constexpr long DISTANCE = 3 << 14;
-    // An area is asked for in so many parts side by side, a line of each: the processor itself looks further ahead in
-    // every page where it sees lines asked for, and a single page at a time keeps memory waiting.
-    static constexpr long PARTS = 8, PIECE = 64 * PARTS;
+    // An area is asked for in so many parts side by side, a line of each. Processors of Intel look further ahead in every
+    // page where they see lines asked for, and a single page at a time keeps memory waiting; others read a tenth faster in
+    // one part and with less on its way.
+    static constexpr long MOST_PARTS = 8;
+    const long parts, distance;
     struct Area {
         const char* from;
         long bytes;
@@ -31,7 +31,11 @@ class Ahead {
     }
 
   public:
-    explicit Ahead(const plait::Attention& a) : all(2 * CHUNK * (a.part_count + 1)), areas(all.data()) {}
+    explicit Ahead(const plait::Attention& a)
+        : parts(plait::asks_ahead() ? MOST_PARTS : 1),
+          distance(plait::asks_ahead() ? 3 << 14 : 1 << 14),
+          all(2 * CHUNK * (a.part_count + 1)),
+          areas(all.data()) {}
 
     // A chunk is begun, after which `next` comes: it was the `next` of the one before, or is the first.
     void begin(const Rows& rows, const Seen& seen, Turn next) {
@@ -47,11 +51,12 @@ class Ahead {
     // So many bytes more were taken.
     __attribute__((always_inline)) void took(long bytes) {
         taken += bytes;
-        for (; area < count && asked < taken + DISTANCE; asked += PIECE) {
-            const char* from = areas[area].from + inside / PARTS;
-            for (long part = 0; part < PARTS; ++part)
-                __builtin_prefetch(from + part * (areas[area].bytes / PARTS), 0, 2);
-            inside += PIECE;
+        for (; area < count && asked < taken + distance; asked += 64 * parts) {
+            const char* from = areas[area].from + (parts == 1 ? inside : inside / MOST_PARTS);
+            __builtin_prefetch(from, 0, 2);
+            for (long part = 1; part < parts; ++part)
+                __builtin_prefetch(from + part * (areas[area].bytes / MOST_PARTS), 0, 2);
+            inside += 64 * parts;
             if (inside >= areas[area].bytes) inside -= areas[area++].bytes;
         }
     }

@@ -100,6 +100,7 @@ template <class Source, int ROWS>
 PLAIT_INLINE void score_rows(const float* q, long width, const char* k, long bytes, long dim, float* scores, bool more,
                              Ahead& ahead, long each) {
     constexpr int KEYS = MADE / ROWS;
+    long step = KEYS * each * PAIR / width;
     for (long j = 0; j < BLOCK; j += KEYS, k += KEYS * bytes) {
         Vec acc[MADE];
         PLAIT_UNROLL for (int n = 0; n < MADE; ++n) acc[n] = set1(0.0f);
@@ -117,6 +118,7 @@ PLAIT_INLINE void score_rows(const float* q, long width, const char* k, long byt
                     sum = fma(last[r], b, fma(first[r], a, sum));
                 }
             }
+            if (step > 0) ahead.took(step);
         }
         float made[MADE];
         sums(acc, made);
@@ -124,7 +126,6 @@ PLAIT_INLINE void score_rows(const float* q, long width, const char* k, long byt
             float* to = scores + r * STRIDE + j;
             for (int key = 0; key < KEYS; ++key) to[key] = more ? to[key] + made[r * KEYS + key] : made[r * KEYS + key];
         }
-        if (each > 0) ahead.took(KEYS * each);
     }
 }
 
@@ -195,6 +196,9 @@ struct Fma {
         return few && (Source::BYTES == 0 || dim % PAIR == 0);
     }
 
+    // Values that are mixed at once: of few rows so many that what is asked for ahead is there, all their dims.
+    static long mixed_at_once(const Rows& rows) { return rows.count <= FEW ? 16 : BLOCK; }
+
     // One head's rows of a slab as floats [64, padded], zeros behind `dim`.
     const char* widened(const char* rows, long dim) {
         long bytes = row_bytes(a.store, dim), width = padded_dim(dim);
@@ -263,7 +267,7 @@ struct Fma {
         }
     }
 
-    PLAIT_INLINE void keep(float* row, Vec low, Vec high) {
+    PLAIT_INLINE void keep(float* row, const Vec& low, const Vec& high) {
         store(row, low);
         store(row + LANES, high);
     }
@@ -285,8 +289,13 @@ struct Fma {
             if (!seen.uses(b)) continue;
             const char* v = rows.values(b);
             long at = seen.column(b), stop = smaller(BLOCK, last - at);
-            if (as_it_lies(rows, a.v_dim)) mix_slab<Source>(rows, v, bytes, a.v_dim, scores + at, mixed, stop, bytes);
-            else mix_slab<OfFloats>(rows, widened(v, a.v_dim), 4 * width, width, scores + at, mixed, stop, 0);
+            if (as_it_lies(rows, a.v_dim)) {
+                for (long j = 0, some = mixed_at_once(rows); j < stop; j += some)
+                    mix_slab<Source>(rows, v + j * bytes, bytes, a.v_dim, scores + at + j, mixed,
+                                     smaller(some, stop - j), bytes);
+            } else {
+                mix_slab<OfFloats>(rows, widened(v, a.v_dim), 4 * width, width, scores + at, mixed, stop, 0);
+            }
         }
     }
 };

@@ -13,7 +13,7 @@ using Part = std::array<long, 4>;
 
 void attention(const Native& native, const std::vector<Part>& parts, Address spans, long count, Address addresses,
                long value_offset, long v_dim, Address chosen, long chosen_stride, Address sinks, Address out,
-               long heads, long kv_heads, long window, float scale, float cap, int store) {
+               long heads, long kv_heads, long window, float scale, float cap, int store, bool exact) {
     nb::gil_scoped_release released;
     std::vector<AttentionPart> taken;
     for (const Part& p : parts) taken.push_back({at<const float>(Address(p[0])), p[1], p[2], p[3]});
@@ -35,6 +35,7 @@ void attention(const Native& native, const std::vector<Part>& parts, Address spa
     a.scale = scale;
     a.cap = cap;
     a.store = Store(store);
+    a.exact = exact;
     native.kernels().attention(a);
 }
 

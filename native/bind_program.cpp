@@ -152,10 +152,10 @@ void bind_program(nb::module_& m, Bound& native) {
              })
         .def("attend", [](Program& p, At queries, At keys, At values, At out, bool stores, long slab_class,
                           long keys_at, long values_at, long heads, long kv_heads, long dim, long v_dim, long window,
-                          float scale, float cap, Address sinks, int store) {
+                          float scale, float cap, Address sinks, int store, bool exact) {
             p.add(attend({place(queries), place(keys), place(values), place(out), stores, slab_class, keys_at,
                           values_at, heads, kv_heads, dim, v_dim, window, scale, cap, at<float>(sinks),
-                          Store(store)}));
+                          Store(store), exact}));
         });
 }
 

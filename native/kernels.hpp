@@ -35,6 +35,7 @@ struct Attention {
     long heads, kv_heads, window;  // window 0: none
     float scale, cap;              // cap 0: no softcap
     Store store;
+    bool exact;  // queries and weights are not rounded to the type of the rows
 };
 
 // Rows [rows, heads, dim], row stride `row_stride`, of the spans of a call, on their way to [heads, 64, dim] in slabs.
@@ -173,8 +174,13 @@ extern const Kernels avx512_kernels;
 void linear_bf16_avx512bf16(const Product<std::uint16_t>&);
 void linear_bf16_amx(const Product<std::uint16_t>&);
 
-// The form of attention over bf16 rows and codes for matrix tiles.
+// Other forms of attention: over bf16 rows by products of bf16 pairs, over bf16 rows and codes by matrix tiles.
+void attention_avx512bf16(const Attention&);
 void attention_amx(const Attention&);
+
+// Whether one or two rows read weights faster here where memory is asked for them a little before their turn: by a tenth
+// where Intel made the processor; AMD's own foresight is disturbed and loses up to a quarter. Others are left to themselves.
+bool asks_ahead();
 
 // Rows [rows, in] rounded to bf16 (to nearest, ties to even), padded with zeros to `padded` columns.
 void round_rows(const float* x, long x_stride, std::uint16_t* y, long rows, long in, long padded);

@@ -26,17 +26,24 @@ bool may_use_tiles() {
 #endif
 }
 
-#if defined(PLAIT_HAS_AMX)
-// What serves at level amx beside the products: attention over matrix tiles, the rest is that of avx512.
-const Kernels& amx_kernels() {
-    static const Kernels made = [] {
-        Kernels kernels = avx512_kernels;
-        kernels.name = "amx";
-        kernels.attention = attention_amx;
-        return kernels;
-    }();
+#if defined(PLAIT_HAS_AVX512BF16)
+// What serves at a level beside the products: attention of its own, the rest is that of avx512.
+Kernels with_attention(const char* name, void (*attention)(const Attention&)) {
+    Kernels kernels = avx512_kernels;
+    kernels.name = name;
+    kernels.attention = attention;
+    return kernels;
+}
+const Kernels& avx512bf16_kernels() {
+    static const Kernels made = with_attention("avx512bf16", attention_avx512bf16);
     return made;
 }
+#if defined(PLAIT_HAS_AMX)
+const Kernels& amx_kernels() {
+    static const Kernels made = with_attention("amx", attention_amx);
+    return made;
+}
+#endif
 #endif
 
 #if defined(PLAIT_HAS_X86_LEVELS)
@@ -89,7 +96,7 @@ std::vector<Level> levels() {
 #endif
 #if defined(PLAIT_HAS_AVX512BF16)
         if (has_bf16_products())
-            found.push_back({"avx512bf16", &avx512_kernels, linear_bf16_avx512bf16, "avx512bf16", blocks_avx512vnni,
+            found.push_back({"avx512bf16", &avx512bf16_kernels(), linear_bf16_avx512bf16, "avx512bf16", blocks_avx512vnni,
                              "avx512vnni"});
 #endif
 #if defined(PLAIT_HAS_AMX)

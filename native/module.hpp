@@ -33,10 +33,6 @@ struct Level {
 // Levels this machine can run, the plainest first.
 std::vector<Level> levels();
 
-// Whether one or two rows read weights faster here where memory is asked for them a little before their turn: by a tenth
-// where Intel made the processor; AMD's own foresight is disturbed and loses up to a quarter. Others are left to themselves.
-bool asks_ahead();
-
 // The kernels of one level, as Python sees them.
 struct Native {
     Level level;

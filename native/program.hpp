@@ -101,6 +101,7 @@ struct AttendPlan {
     float scale, cap;
     const float* sinks;
     Store store;
+    bool exact;
 };
 
 // A mixture of experts: rows of x visit the `active` experts that `chosen` names, by their numbers as floats.

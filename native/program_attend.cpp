@@ -41,6 +41,7 @@ struct Attend : Operation {
         a.scale = p.scale;
         a.cap = p.cap;
         a.store = p.store;
+        a.exact = p.exact;
         f.kernels.attention(a);
         return true;
     }

@@ -135,6 +135,7 @@ class Native:
         scale: float,
         cap: float,
         store: int,
+        exact: bool,
     ) -> None: ...
     def store_rows(
         self,
@@ -283,4 +284,5 @@ class Program:
         cap: float,
         sinks: int,
         store: int,
+        exact: bool,
     ) -> None: ...

@@ -258,7 +258,7 @@ class _Counting(Builder):
         rows, columns = weight.shape
         lowers = weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
         dense = weight.numel() * weight.element_size() * (2 if joined else 1)
-        size = prepared_bytes(rows, columns, weight.dtype, self._target, exact=self.numbers.stored)
+        size = prepared_bytes(rows, columns, weight.dtype, self._target, exact=self.numbers.exact)
         return self._add(rows, size, dense + _EXPANDING * min(PIECE, weight.numel()), lowers)
 
     def _add(self, rows: int, size: int, beside: int, lowers: bool) -> Linear:

@@ -33,7 +33,8 @@ class Numbers:
     """Types of a run: weights are used in `weights`, keys and values stored in `kv`, everything else is `compute`.
 
     stored      weights stay as their file holds them where there are kernels for that; `weights` is that of the others
-    input_bits  of the integers that meet weights in blocks of integers
+    input_bits  of the integers that meet weights in blocks of integers; with 8, what meets 16-bit numbers may be
+                rounded to their type as well
     """
 
     weights: torch.dtype
@@ -45,6 +46,11 @@ class Numbers:
     def compute(self) -> torch.dtype:
         """float32, or float64 where the weights are used in float64."""
         return torch.float64 if self.weights == torch.float64 else torch.float32
+
+    @property
+    def exact(self) -> bool:
+        """Numbers that meet others of 16 bits, weights or keys and values, are not rounded to the type of these."""
+        return self.input_bits == 16 and (self.stored or self.weights not in (torch.bfloat16, torch.float16))
 
     @property
     def words(self) -> str:
@@ -169,12 +175,12 @@ class Builder:
 
     def prepared(self, weight: Tensor) -> Linear:
         """A product with a weight [out, in] of the caller's making."""
-        return self._counted(make_linear(weight.to(self.device), exact=self.numbers.stored))
+        return self._counted(make_linear(weight.to(self.device), exact=self.numbers.exact))
 
     def stack(self, weights: Iterable[Tensor]) -> tuple[Linear, ...]:
         """A product for each weight of one shape, taken one after the other."""
         there = (weight.to(self.device) for weight in weights)
-        return tuple(self._counted(made) for made in make_linears(there, exact=self.numbers.stored))
+        return tuple(self._counted(made) for made in make_linears(there, exact=self.numbers.exact))
 
     def _counted(self, made: Linear) -> Linear:
         self.bytes += made.nbytes
@@ -202,7 +208,7 @@ class Builder:
         return self._held(layer, self.pool.index_keys_of(layer))
 
     def _held(self, layer: int, slab_class: int) -> Held:
-        return Held(layer, slab_class, self.pool.classes[slab_class].places[layer])
+        return Held(layer, slab_class, self.pool.classes[slab_class].places[layer], self.numbers.exact)
 
     def one_by_one(self, heads: int, kv_heads: int, dims: tuple[int, ...], v_dim: int) -> bool:
         """Whether attention with heads of this shape must take one position at a time; see `ops.attention`.

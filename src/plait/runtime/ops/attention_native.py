@@ -89,6 +89,7 @@ def attention_native(
     keys: tuple[Place, ...],
     values: Place,
     dtype: torch.dtype,
+    exact: bool,
     scale: float,
     window: int | None,
     cap: float | None,
@@ -98,6 +99,8 @@ def attention_native(
 ) -> None:
     """Queries [rows, heads, dim] of a call's sessions over their slabs; see `ops.attention.attention`.
 
+    exact   float32 throughout. Otherwise queries and weights may be rounded to bf16 where they meet rows of bf16: level
+            `avx512bf16` does that, which is about twice as fast where rows of queries are many
     keys    where in a slab the keys of each part of the queries lie, and `values` the values
     chosen  [rows, positions of the longest session in whole slabs]
     """
@@ -120,4 +123,5 @@ def attention_native(
         scale,
         0.0 if cap is None else cap,
         STORES[dtype],
+        exact,
     )

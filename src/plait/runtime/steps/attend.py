@@ -132,6 +132,7 @@ class Attend(Step):
             0.0 if self.cap is None else self.cap,
             plan.address(self.sinks),
             store,
+            self.held.exact,
         )
         plan.drop("_heads", "_heads0", "_heads1", "_values")
         return True

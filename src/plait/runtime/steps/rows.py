@@ -29,11 +29,15 @@ _FORMATS: Final = MappingProxyType({torch.float16: "float16", torch.int8: "a blo
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Rows of one layer in the slabs of a class, `places` of its parts."""
+    """Rows of one layer in the slabs of a class, `places` of its parts.
+
+    exact  what meets them is not rounded to their type; else kernels may do that, see `ops.attention_native`
+    """
 
     layer: int
     slab_class: int
     places: tuple[Place, ...]
+    exact: bool
 
 
 def refusal(layer: int, dtype: torch.dtype) -> PlaitError:
@@ -114,6 +118,7 @@ def attend(
             keys=tuple(held.places[key] for key in keys),
             values=held.places[values],
             dtype=dtype,
+            exact=held.exact,
             scale=scale,
             window=window,
             cap=cap,

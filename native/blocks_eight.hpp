@@ -153,7 +153,7 @@ struct Eights {
 };
 
 static void blocks_eight(const plait::BlockProduct& p) {
-    blocks_by_strips(p, EIGHT, false, 2, [&](auto form, const Planes& planes, const Share* shares, long count) {
+    blocks_by_strips(p, EIGHT, Laid::bytes, 2, [&](auto form, const Planes& planes, const Share* shares, long count) {
         constexpr plait::Form F = decltype(form)::value;
         configure_eight(has_halves(F), p.planes);
         if (p.planes == 1) meet_strips<Eights<1>, F, EIGHT, 2>(p, planes, shares, count);

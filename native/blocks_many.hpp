@@ -40,8 +40,13 @@ constexpr long TAKEN_OUT = 1 << 18;
 // Codes as numbers of 16 bits less their zero, 16 times the same two columns of 16 outputs: operand j's columns 0 and 2 of
 // 4, then 1 and 3.
 struct Words {
-    static constexpr bool WORDS = true;
-    static constexpr long SIZE = 16 * 64, PIECES = 16, ROW = 64;
+    static constexpr Laid LAID = Laid::words;
+    static constexpr long PIECES = 16, ROW = 64;
+
+    template <plait::Form F>
+    static constexpr long size() {
+        return PIECES * 64;
+    }
 
     template <plait::Form F>
     PLAIT_INLINE void put(std::uint8_t* to, long j, Ints codes) {
@@ -50,36 +55,89 @@ struct Words {
         store_words(reinterpret_cast<std::int16_t*>(to + (2 * j + 1) * 64), odd_bytes(codes), zero);
     }
     PLAIT_INLINE Ints dot(Ints sum, Ints codes, std::int32_t two) { return dot_words(sum, codes, two); }
-    // Of the sum of q over the columns.
     template <plait::Form F>
-    PLAIT_INLINE Ints begin(std::int32_t) {
+    PLAIT_INLINE void end(std::uint8_t*, Vec, Vec) {}
+    template <plait::Form F>
+    PLAIT_INLINE Ints begin(const std::uint8_t*, int) {
         return zeros();
+    }
+    // acc + float(sum) * s * by, s the scale of the row at `at`, by that of its weights. Where s is a power of two all but the
+    // sum with acc is exact as long as nothing overflows, s times by too, which is a multiple of 2^-24: then exponents are
+    // added, by units that do not multiply.
+    template <plait::Form F, int PLANES>
+    PLAIT_INLINE Vec add_scaled(const Planes& planes, long at, Ints sum, Vec by, const std::uint8_t*, int, Vec acc) {
+#if defined(__AVX512F__)
+        if constexpr (PLANES == 2) return fma(as_floats(sum), times_power(by, set1(planes.power.at[at])), acc);
+#endif
+        return fma(mul(as_floats(sum), set1(planes.scale.at[at])), by, acc);
     }
 };
 
 #if defined(PLAIT_MANY_BYTES)
-// Codes as they are, 8 times the same four columns of 16 outputs; their zero is taken from the sum.
+// Codes less their zero, 8 times the same four columns of 16 outputs, then where sums begin: rows have no sign, and what
+// 128 more of each number make is known beforehand, for all rows together. With AVX-512 the weights' scales follow, times
+// each fraction that a row's scale may have. Two of each where each half of the columns has a sum of its own.
 struct Codes {
-    static constexpr bool WORDS = false;
-    static constexpr long SIZE = 8 * 64, PIECES = 8, ROW = 32;
+    static constexpr Laid LAID = Laid::raised;
+    static constexpr long PIECES = 8, ROW = 32;
+#if defined(__AVX512F__)
+    static constexpr bool BY_POWER = true;
+#else
+    static constexpr bool BY_POWER = false;
+#endif
+    static constexpr long SUM = 64, SCALES = BY_POWER ? FRACTIONS * 64 : 0;
+
+    template <plait::Form F>
+    static constexpr long size() {
+        return PIECES * 64 + (has_halves(F) ? 2 : 1) * (SUM + SCALES);
+    }
+    template <plait::Form F>
+    static constexpr long scales_at(int half) {
+        return PIECES * 64 + (has_halves(F) ? 2 : 1) * SUM + half * SCALES;
+    }
 
     template <plait::Form F>
     PLAIT_INLINE void put(std::uint8_t* to, long j, Ints codes) {
-        store_bytes(to + j * 64, codes);
+        store_bytes(to + j * 64, minus_byte(codes, plait::shape_of(F).zero));
     }
-    PLAIT_INLINE Ints dot(Ints sum, Ints codes, std::int32_t four) { return PLAIT_LEVEL::dot<8>(sum, codes, four); }
     template <plait::Form F>
-    PLAIT_INLINE Ints begin(std::int32_t q) {
-        constexpr int zero = plait::shape_of(F).zero;
-        return zero == 0 ? zeros() : set1(-zero * q);
+    PLAIT_INLINE void end(std::uint8_t* to, Vec first, Vec last) {
+        constexpr std::int32_t all = std::int32_t(0x80808080u);
+        Ints sums[2] = {zeros(), zeros()};
+        for (long j = 0; j < PIECES; ++j) {
+            Ints& sum = sums[has_halves(F) ? j / 4 : 0];
+            sum = dot_signed(sum, load_bytes(to + j * 64), all);
+        }
+        for (int half = 0; half < (has_halves(F) ? 2 : 1); ++half) {
+            store_bytes(to + PIECES * 64 + half * SUM, negative(sums[half]));
+            float* scales = reinterpret_cast<float*>(to + scales_at<F>(half));
+            for (long i = 0; BY_POWER && i < FRACTIONS; ++i)
+                store(scales + i * LANES, mul(half == 0 ? first : last, set1(1.0f + float(i) / FRACTIONS)));
+        }
+    }
+    PLAIT_INLINE Ints dot(Ints sum, Ints codes, std::int32_t four) { return dot_signed(sum, codes, four); }
+    template <plait::Form F>
+    PLAIT_INLINE Ints begin(const std::uint8_t* codes, int half) {
+        return load_bytes(codes + PIECES * 64 + half * SUM);
+    }
+    // See Words: the fraction of the row's scale is in that of the weights.
+    template <plait::Form F, int PLANES>
+    PLAIT_INLINE Vec add_scaled(const Planes& planes, long at, Ints sum, [[maybe_unused]] Vec by,
+                                [[maybe_unused]] const std::uint8_t* codes, [[maybe_unused]] int half, Vec acc) {
+#if defined(__AVX512F__)
+        const float* scales = reinterpret_cast<const float*>(codes + scales_at<F>(half) + planes.fraction.at[at]);
+        return fma(as_floats(sum), times_power(load(scales), set1(planes.power.at[at])), acc);
+#else
+        return fma(mul(as_floats(sum), set1(planes.scale.at[at])), by, acc);
+#endif
     }
 };
 #endif
 
-// A panel's codes, [group][SIZE bytes].
+// A panel's codes, [group][size bytes].
 template <class As, plait::Form F>
 static void take_out(const std::uint8_t* panel, long groups, std::uint8_t* to) {
-    for (long g = 0; g < groups; ++g, to += As::SIZE) {
+    for (long g = 0; g < groups; ++g, to += As::template size<F>()) {
         const std::uint8_t* record = panel + plait::record_at(F, g);
         auto both = [&](auto j) {
             Ints low, high;
@@ -91,6 +149,9 @@ static void take_out(const std::uint8_t* panel, long groups, std::uint8_t* to) {
         both(std::integral_constant<int, 1>());
         both(std::integral_constant<int, 2>());
         both(std::integral_constant<int, 3>());
+        Vec first, last, offset;
+        scales<F>(panel, g, first, last, offset);
+        As::template end<F>(to, first, last);
     }
 }
 
@@ -107,17 +168,6 @@ PLAIT_INLINE void add_pieces(const std::uint8_t* codes, const std::int8_t* x, In
     }
 }
 
-// acc + float(sum) * s * by, s the scale of the row at `at`, by that of its weights. Where s is a power of two all but the
-// sum with acc is exact as long as nothing overflows, s times by too, which is a multiple of 2^-24: then exponents are
-// added, by units that do not multiply.
-template <int PLANES>
-PLAIT_INLINE Vec add_scaled(const Planes& planes, long at, Ints sum, Vec by, Vec acc) {
-#if defined(__AVX512F__)
-    if constexpr (PLANES == 2) return fma(as_floats(sum), times_power(by, set1(planes.power.at[at])), acc);
-#endif
-    return fma(mul(as_floats(sum), set1(planes.scale.at[at])), by, acc);
-}
-
 // A strip times a panel, whose codes are taken out.
 template <class As, plait::Form F, int PLANES>
 static void meet_taken(const Planes& planes, long strip, const std::uint8_t* panel, const std::uint8_t* codes,
@@ -128,23 +178,22 @@ static void meet_taken(const Planes& planes, long strip, const std::uint8_t* pan
     for (; entry < stop; ++entry) {
         long g = entry->group, at = entry->place;
         const std::int8_t* x = planes.bytes.at + at * As::ROW;
-        const std::uint8_t* w = codes + g * As::SIZE;
-        const std::int32_t* q = planes.sums.at + at * 2;
+        const std::uint8_t* w = codes + g * As::template size<F>();
         Vec first, last, offset;
         scales<F>(panel, g, first, last, offset);
         Ints sums[MANY_ROWS];
-        auto join = [&](Vec by) {
-            for (int r = 0; r < MANY_ROWS; ++r) acc[r] = add_scaled<PLANES>(planes, at + r, sums[r], by, acc[r]);
+        auto join = [&](Vec by, int half) {
+            for (int r = 0; r < MANY_ROWS; ++r)
+                acc[r] = As::template add_scaled<F, PLANES>(planes, at + r, sums[r], by, w, half, acc[r]);
         };
-        for (int r = 0; r < MANY_ROWS; ++r)
-            sums[r] = As::template begin<F>(has_halves(F) ? q[2 * r] : q[2 * r] + q[2 * r + 1]);
+        for (int r = 0; r < MANY_ROWS; ++r) sums[r] = As::template begin<F>(w, 0);
         add_pieces<As, 0, As::PIECES / 2>(w, x, sums);
         if constexpr (has_halves(F)) {
-            join(first);
-            for (int r = 0; r < MANY_ROWS; ++r) sums[r] = As::template begin<F>(q[2 * r + 1]);
+            join(first, 0);
+            for (int r = 0; r < MANY_ROWS; ++r) sums[r] = As::template begin<F>(w, 1);
         }
         add_pieces<As, As::PIECES / 2, As::PIECES>(w, x, sums);
-        join(has_halves(F) ? last : first);
+        join(has_halves(F) ? last : first, has_halves(F));
         if constexpr (has_offset(F))
             for (int r = 0; r < MANY_ROWS; ++r) acc[r] = fma(set1(planes.offset.at[at + r]), offset, acc[r]);
     }
@@ -154,7 +203,7 @@ static void meet_taken(const Planes& planes, long strip, const std::uint8_t* pan
 // All strips and the panels of a share, of gated products pairs of panels.
 template <class As, plait::Form F, int PLANES>
 static void many_strips(const plait::BlockProduct& p, const Planes& planes, const Share& share) {
-    long size = plait::panel_bytes(F, p.in), each = p.gated ? 2 : 1, bytes = planes.groups * As::SIZE;
+    long size = plait::panel_bytes(F, p.in), each = p.gated ? 2 : 1, bytes = planes.groups * As::template size<F>();
     long together = smaller(larger(1, TAKEN_OUT / (bytes * each)), share.stop - share.first);
     Held<std::uint8_t> taken(together * each * bytes);
     for (long begin = share.first; begin < share.stop; begin += together) {
@@ -177,7 +226,7 @@ static void many_strips(const plait::BlockProduct& p, const Planes& planes, cons
 
 template <class As, int PLANES>
 static void blocks_many_as(const plait::BlockProduct& p) {
-    blocks_by_strips(p, MANY_ROWS, As::WORDS, 1, [&](auto form, const Planes& planes, const Share* shares, long) {
+    blocks_by_strips(p, MANY_ROWS, As::LAID, 1, [&](auto form, const Planes& planes, const Share* shares, long) {
         many_strips<As, decltype(form)::value, PLANES>(p, planes, *shares);
     });
 }

@@ -2,7 +2,8 @@
 //
 // Of 16 bits, two planes of signed bytes, q = 256 high + low: s is the least power of two with |q| < 32512 for all, so that
 // products with s are exact as well. Where the sum of a group's |q| could pass the product's limit, s is twice as large, or
-// 4 or 8 times: see blocks.hpp. Of 8 bits, one plane: s is the 127th of the largest number.
+// 4 or 8 times: see blocks.hpp. Of 8 bits, one plane: s is the 127th of the largest number
+// or the next larger of eight steps between powers of two.
 #pragma once
 
 #include <new>
@@ -64,10 +65,28 @@ PLAIT_INLINE int bits_over(const std::int32_t* q, long limit) {
     return less;
 }
 
+// Scales of 8 bits have so many fractions: (1 + i / FRACTIONS) 2^power.
+constexpr int FRACTIONS = 8, FRACTION_BITS = 3;
+
+// The least such scale that is no smaller.
+PLAIT_INLINE float few_bits(float scale) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &scale, sizeof bits);
+    constexpr std::uint32_t rest = (1u << (23 - FRACTION_BITS)) - 1u;
+    return from_bits((bits + rest) & ~rest);
+}
+
+// Which fraction a scale has.
+PLAIT_INLINE std::int32_t fraction_of(float scale) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &scale, sizeof bits);
+    return std::int32_t(bits >> (23 - FRACTION_BITS)) & (FRACTIONS - 1);
+}
+
 // 32 numbers as integers of 8 bits, q; their scale. See below.
 PLAIT_INLINE float whole_bytes(const float* x, std::uint32_t most, std::int32_t* q, float* rest) {
-    float top = from_bits(most), scale = top / 127.0f;
-    Vec inverse = set1(127.0f / top);
+    float scale = few_bits(from_bits(most) / 127.0f);
+    Vec inverse = set1(1.0f / scale);
     for (int i = 0; i < 32; i += LANES) {
         Vec value = load(x + i), whole = round(mul(value, inverse));
         if (rest != nullptr) store(rest + i, fma(whole, set1(-scale), value));
@@ -106,17 +125,20 @@ PLAIT_INLINE float whole_of(const float* x, std::uint32_t most, int planes, std:
     return scale();
 }
 
-// Of a scale that is a power of two; of zero it does not matter, and what is no number stays none.
+// The power of two in a scale; of zero it does not matter, and what is no number stays none.
 PLAIT_INLINE float power_of(float scale) {
     std::uint32_t bits;
     std::memcpy(&bits, &scale, sizeof bits);
     return scale > 0.0f ? float(int(bits >> 23) - 127) : scale;
 }
 
+// How the 32 numbers of a row's group lie: as bytes, high ones before low ones; as 16 bits, of each four columns the first
+// and third, then the second and fourth; as bytes with 128 added, so that they have no sign.
+enum class Laid { bytes, words, raised };
+
 // All rows of a call, in strips of `height`: [strip][group][row of the strip], for each 32 bytes high (where there are two
 // planes) and 32 low, its scale, scale * sum of q, and the sums of q over its first and its last 16 columns. Rows beyond the
-// last are zeros. With `words` its numbers lie as 16 bits instead, of each four columns the first and third, then the second
-// and fourth.
+// last are zeros.
 //
 // Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
 // has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
@@ -125,29 +147,32 @@ PLAIT_INLINE float power_of(float scale) {
 struct Planes {
     long height, groups, strips;
     int planes;
-    bool words, asks;
+    Laid laid;
+    bool asks;
     long each;  // bytes of a row's group
     Held<std::int8_t> bytes;
-    Held<float> scale, offset, power;  // power: with `words`; of integers of 16 bits scale = 2^power
-    Held<std::int32_t> sums;
+    // Of words and raised bytes scale = 2^power, of these times a fraction, 64 bytes each.
+    Held<float> scale, offset, power;
+    Held<std::int32_t> fraction, sums;
     Held<Entry> entries;
     Held<long> counts;
     Held<float> limit;         // of each row, see limit_of
     Held<std::uint32_t> tops;  // of each row and group the bits of its largest number
     Held<bool> over;           // of each strip and group: there is a second entry
 
-    Planes(long rows, long in, long height, int planes, bool words, bool asks)
+    Planes(long rows, long in, long height, int planes, Laid laid, bool asks)
         : height(height),
           groups(in / plait::GROUP),
           strips((rows + height - 1) / height),
           planes(planes),
-          words(words),
+          laid(laid),
           asks(asks),
-          each(words ? 64 : 32 * planes),
+          each(laid == Laid::words ? 64 : 32 * planes),
           bytes(2 * strips * height * groups * each),
           scale(2 * strips * height * groups),
           offset(2 * strips * height * groups),
-          power(words ? 2 * strips * height * groups : 0),
+          power(laid != Laid::bytes ? 2 * strips * height * groups : 0),
+          fraction(laid == Laid::raised ? 2 * strips * height * groups : 0),
           sums(2 * strips * height * groups * 2),
           entries(2 * strips * groups),
           counts(strips),
@@ -166,14 +191,16 @@ struct Planes {
         at += r;
         float s = whole_of(x, most, planes, q, sum_limit, rest);
         std::int8_t* to = bytes.at + at * each;
-        if (words) {
+        if (laid == Laid::words) {
             order_words(q, reinterpret_cast<std::int16_t*>(to), first, last);
-            power.at[at] = power_of(s);
         } else if (planes == 2) {
             first = split(q, to, to + 32), last = split(q + 16, to + 16, to + 48);
         } else {
-            first = narrow(q, to), last = narrow(q + 16, to + 16);
+            int flip = laid == Laid::raised ? 128 : 0;
+            first = narrow(q, to, flip), last = narrow(q + 16, to + 16, flip);
         }
+        if (laid != Laid::bytes) power.at[at] = power_of(s);
+        if (laid == Laid::raised) fraction.at[at] = fraction_of(s) * 64;
         sums.at[at * 2] = first;
         sums.at[at * 2 + 1] = last;
         scale.at[at] = s;
@@ -182,9 +209,10 @@ struct Planes {
 
     void put_nothing(long at, long r) {
         at += r;
-        std::memset(bytes.at + at * each, 0, each);
+        std::memset(bytes.at + at * each, laid == Laid::raised ? 128 : 0, each);
         scale.at[at] = offset.at[at] = 0.0f;
-        if (words) power.at[at] = 0.0f;
+        if (laid != Laid::bytes) power.at[at] = 0.0f;
+        if (laid == Laid::raised) fraction.at[at] = 0;
         sums.at[at * 2] = sums.at[at * 2 + 1] = 0;
     }
 };

@@ -54,9 +54,9 @@ static void meet_strips(const plait::BlockProduct& p, const Planes& planes, cons
 
 // The product: `work(form, shares, count)` on each thread, with shares of one form, one or `together` of them.
 template <class Work>
-static void blocks_by_strips(const plait::BlockProduct& p, long height, bool words, long together, const Work& work) {
+static void blocks_by_strips(const plait::BlockProduct& p, long height, Laid laid, long together, const Work& work) {
     // Where there is more to compute than for two rows no processor foresees enough by itself.
-    Planes planes(p.rows, p.in, height, p.planes, words, p.asks || p.rows > 2);
+    Planes planes(p.rows, p.in, height, p.planes, laid, p.asks || p.rows > 2);
     // Of one strip panels pass by; for several they are kept in the cache.
     bool one = planes.strips == 1;
     Shares shares(p, 1, one ? 1 << 15 : 1 << 19, one ? together : 1);

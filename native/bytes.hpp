@@ -35,6 +35,10 @@ template <int BITS>
 PLAIT_INLINE Ints dot(Ints acc, Ints u, std::int32_t four) {
     return {_mm512_dpbusd_epi32(acc.v, u.v, _mm512_set1_epi32(four))};
 }
+// The same with the sign of the other: bytes of `s` have one, those of `four` have none.
+PLAIT_INLINE Ints dot_signed(Ints acc, Ints s, std::int32_t four) {
+    return {_mm512_dpbusd_epi32(acc.v, _mm512_set1_epi32(four), s.v)};
+}
 #else
 // Pairs are first summed in 16 bits, where 7 bits times 8 have room, and 128 times 8 bits too.
 PLAIT_INLINE __m512i pairs(__m512i u, __m512i s) {
@@ -67,6 +71,7 @@ PLAIT_INLINE Ints dot_words(Ints acc, Ints w, std::int32_t two) {
 #endif
 }
 PLAIT_INLINE Ints joined(Ints high, Ints low) { return {_mm512_add_epi32(_mm512_slli_epi32(high.v, 8), low.v)}; }
+PLAIT_INLINE Ints negative(Ints a) { return {_mm512_sub_epi32(_mm512_setzero_si512(), a.v)}; }
 PLAIT_INLINE Vec as_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 // Floats that are whole numbers.
 PLAIT_INLINE void store_whole(std::int32_t* p, Vec a) { _mm512_storeu_si512(p, _mm512_cvtps_epi32(a.v)); }
@@ -108,7 +113,15 @@ template <int BY, int MASK>
 PLAIT_INLINE Ints with_bits(Ints nibble, Ints plane) {
     return {with_bits<BY, MASK>(nibble.a, plane.a), with_bits<BY, MASK>(nibble.b, plane.b)};
 }
+PLAIT_INLINE Ints minus_byte(Ints x, int b) {
+    __m256i by = _mm256_set1_epi8(char(b));
+    return {_mm256_sub_epi8(x.a, by), _mm256_sub_epi8(x.b, by)};
+}
 #if defined(__AVXVNNI__)
+PLAIT_INLINE Ints dot_signed(Ints acc, Ints s, std::int32_t four) {
+    __m256i u = _mm256_set1_epi32(four);
+    return {_mm256_dpbusd_avx_epi32(acc.a, u, s.a), _mm256_dpbusd_avx_epi32(acc.b, u, s.b)};
+}
 template <int BITS>
 PLAIT_INLINE __m256i dot(__m256i acc, __m256i u, __m256i s) {
     return _mm256_dpbusd_avx_epi32(acc, u, s);
@@ -158,6 +171,10 @@ PLAIT_INLINE Ints joined(Ints high, Ints low) {
 PLAIT_INLINE void store_whole(std::int32_t* p, Vec x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_cvtps_epi32(x.a));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), _mm256_cvtps_epi32(x.b));
+}
+PLAIT_INLINE Ints negative(Ints x) {
+    __m256i none = _mm256_setzero_si256();
+    return {_mm256_sub_epi32(none, x.a), _mm256_sub_epi32(none, x.b)};
 }
 PLAIT_INLINE Vec as_floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 PLAIT_INLINE Vec load_u8(const std::uint8_t* p) {
@@ -255,17 +272,18 @@ PLAIT_INLINE void order_words(const std::int32_t* q, std::int16_t* to, std::int3
 #endif
 }
 
-// The sum of 16 numbers that fit into one byte; they go to bytes.
-PLAIT_INLINE std::int32_t narrow(const std::int32_t* q, std::int8_t* to) {
+// The sum of 16 numbers that fit into one byte; they go to bytes, the bits of `flip` turned over.
+PLAIT_INLINE std::int32_t narrow(const std::int32_t* q, std::int8_t* to, int flip) {
 #if defined(__AVX512F__)
     __m512i all = _mm512_loadu_si512(q);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(all));
+    __m128i bytes = _mm_xor_si128(_mm512_cvtepi32_epi8(all), _mm_set1_epi8(char(flip)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
     return _mm512_reduce_add_epi32(all);
 #else
     std::int32_t sum = 0;
     for (int i = 0; i < 16; ++i) {
         sum += q[i];
-        to[i] = std::int8_t(q[i]);
+        to[i] = std::int8_t(q[i] ^ flip);
     }
     return sum;
 #endif

@@ -7,10 +7,11 @@ not depend on what is computed beside it, and what is rounded is x. Where the la
 those of other groups, what rounding has left is added in the same way, so that an outlier costs its neighbours nothing;
 with 8 bits, one of up to some 250 times their size.
 
-Integers have 8 bits or 16. Of 8 bits, s is the 127th of the largest number. Of 16, s is a power of two, x is rounded by
-a 32,512th of it at most, and beside codes so large that a group's sum could pass 2^24, to which float32 adds whole
-numbers exactly, groups whose |q| add up to too much have a larger s: in Q5_1 and Q5_K twice, in Q8_0 up to 8 times,
-mostly 2 or 4.
+Integers have 8 bits or 16. Of 8 bits, s is the 127th of the largest number or a little more: the next of eight steps
+between powers of two, so that its products with whole numbers and scales are exact. Of 16, s is a power of two, x is
+rounded by a 32,512th of the largest number at most, and beside codes so large that a group's sum could pass 2^24, to
+which float32 adds whole numbers exactly, groups whose |q| add up to too much have a larger s: in Q5_1 and Q5_K twice,
+in Q8_0 up to 8 times, mostly 2 or 4.
 
     reference   integers in float64        any device   the truth the kernels are tested against
     Blocks      kernels over packed codes  float32 CPU  keeps the contract
@@ -70,6 +71,12 @@ def sum_limit(form: Format) -> int:
     return sum_limit(BLOCK_FORMATS.index(form.name))
 
 
+def _stepped(scale: Tensor) -> Tensor:
+    """The least float32 with three bits behind the first that is no smaller."""
+    rest = 2**20 - 1
+    return ((scale.view(torch.int32) + rest) & ~rest).view(torch.float32)
+
+
 def quantised(x: Tensor, bits: InputBits, limit: int = _NO_LIMIT) -> tuple[Tensor, Tensor]:
     """Rows [n, in] as integers [n, in / 32, 32] in float64, and the scales [n, in / 32, 1] of their groups, float32.
 
@@ -80,9 +87,8 @@ def quantised(x: Tensor, bits: InputBits, limit: int = _NO_LIMIT) -> tuple[Tenso
     most = torch.where(most.isfinite(), most, torch.nan)
     if bits == 8:
         # As tensors: a number over a tensor is its reciprocal times the number to torch, which rounds twice.
-        top = torch.full_like(most, _LARGEST_BYTE)
-        scale = torch.where(most < _LEAST, 0, most / top)
-        q = torch.where(scale == 0, 0, groups * (top / most)).round()
+        scale = torch.where(most < _LEAST, 0, _stepped(most / torch.full_like(most, _LARGEST_BYTE)))
+        q = torch.where(scale == 0, 0, groups * (1 / scale)).round()
         return q.to(torch.float64), scale
     # The largest integer is at most 2^15 - 256, so that its high byte has room for what the low one carries.
     mantissa, exponent = most.frexp()

@@ -271,7 +271,8 @@ def load(
               integers, whose inputs become integers of 16 bits with a scale for each 32 (see
               `runtime.ops.linear_blocks`), bf16 and f16 with inputs as they are, packed once beside the file's map;
               others are expanded to float32. "stored8": the same with integers of 8 bits, as other runtimes have
-              them: long prompts are read faster, and logits are no longer those of float32. Or the type all are
+              them: long prompts are read faster, and logits are no longer those of float32; what meets 16-bit weights,
+              or keys and values in bf16, may be rounded to their type then. Or the type all are
               expanded to and used in: float32 (exact for every format read here), float64, bfloat16 or float16 (half
               the memory; products round their inputs and outputs to it)
     kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with

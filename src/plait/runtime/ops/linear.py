@@ -304,7 +304,7 @@ def _kernels(device: torch.device, dtype: torch.dtype) -> Kernels | None:
 
 
 def stored_type(form: Format | None, device: torch.device) -> torch.dtype | None:
-    """The 16-bit type a weight stored in a format can be used in with inputs as they are; None: it is widened."""
+    """The 16-bit type a weight stored in a format can be used in, inputs rounded or not; None: it is widened."""
     dtype = None if form is None else DENSE.get(form.name)
     return dtype if dtype in _HALVES and _kernels(device, dtype) is not None else None
 

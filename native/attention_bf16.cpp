@@ -120,8 +120,8 @@ struct Pairs : Fma<OfBf16> {
         for (long j = 0; j < BLOCK; ++j, rows += bytes, to += 2 * width) {
             std::memcpy(to, rows, bytes);
             std::memset(to + bytes, 0, 2 * width - bytes);
+            ahead.took(bytes);
         }
-        ahead.took(BLOCK * bytes);
         return reinterpret_cast<const Half*>(wide.data());
     }
 

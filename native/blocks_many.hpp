@@ -62,7 +62,7 @@ struct Words {
         return zeros();
     }
     // acc + float(sum) * s * by, s the scale of the row at `at`, by that of its weights. Where s is a power of two all but the
-    // sum with acc is exact as long as nothing overflows, s times by too, which is a multiple of 2^-24: then exponents are
+    // sum with acc is exact, s times by too, which is a multiple of 2^-27 at least (see LEAST and MOST): then exponents are
     // added, by units that do not multiply.
     template <plait::Form F, int PLANES>
     PLAIT_INLINE Vec add_scaled(const Planes& planes, long at, Ints sum, Vec by, const std::uint8_t*, int, Vec acc) {

@@ -28,7 +28,8 @@ struct Entry {
     long group, place;
 };
 
-constexpr std::uint32_t LEAST = 0x0d800000u, NONE = 0x7f800000u;  // 2^-100, infinity
+// 2^-100 and 2^108: between them no product with scales is lost or beyond what floats hold, in whatever order.
+constexpr std::uint32_t LEAST = 0x0d800000u, MOST = 0x75800000u;
 
 // The bits of the largest of 32 numbers; of positive floats bits are in order, and what is no number is above all.
 PLAIT_INLINE std::uint32_t largest(const float* x) {
@@ -96,13 +97,13 @@ PLAIT_INLINE float whole_bytes(const float* x, std::uint32_t most, std::int32_t*
 }
 
 // 32 numbers, the largest with the bits `most`, as integers, q, of 16 bits whose sizes add up to `limit` at most, or of 8;
-// their scale. `rest` [32], where it is wanted: what rounding leaves. A group with a number that is none, or infinite, has a
-// scale that is no number, so that it comes through; one that is all but zero is zero.
+// their scale. `rest` [32], where it is wanted: what rounding leaves. A group with a number that is none, or of 2^108 and
+// more, has a scale that is no number, so that it comes through; one that is all but zero is zero.
 PLAIT_INLINE float whole_of(const float* x, std::uint32_t most, int planes, std::int32_t* q, long limit, float* rest) {
-    if (most < LEAST || most >= NONE) {
+    if (most < LEAST || most >= MOST) {
         std::memset(q, 0, 32 * sizeof(std::int32_t));
         if (rest != nullptr) std::memset(rest, 0, 32 * sizeof(float));
-        return most < NONE ? 0.0f : __builtin_nanf("");
+        return most < MOST ? 0.0f : __builtin_nanf("");
     }
     if (planes == 1) return whole_bytes(x, most, q, rest);
     // The exponent of 2^14 / s; one more where the largest number is all but the next power of two.
@@ -142,7 +143,7 @@ enum class Laid { bytes, words, raised };
 //
 // Where the largest number of a group is more than three times as large as such are in its row on average, what rounding
 // has left of the group's numbers follows as a second entry, rounded in the same way: outliers do not make their
-// neighbours coarse (of 8 bits, up to some 250 times their size). Rows of the strip that need no such entry have zeros
+// neighbours coarse (of 8 bits, up to more than 220 times their size). Rows of the strip that need no such entry have zeros
 // there, which change no sum.
 struct Planes {
     long height, groups, strips;
@@ -151,7 +152,7 @@ struct Planes {
     bool asks;
     long each;  // bytes of a row's group
     Held<std::int8_t> bytes;
-    // Of words and raised bytes scale = 2^power, of these times a fraction, 64 bytes each.
+    // Of words of two planes scale = 2^power; of raised bytes that times a fraction, of which there are 64 bytes each.
     Held<float> scale, offset, power;
     Held<std::int32_t> fraction, sums;
     Held<Entry> entries;

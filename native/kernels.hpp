@@ -178,8 +178,9 @@ void linear_bf16_amx(const Product<std::uint16_t>&);
 void attention_avx512bf16(const Attention&);
 void attention_amx(const Attention&);
 
-// Whether one or two rows read weights faster here where memory is asked for them a little before their turn: by a tenth
-// where Intel made the processor; AMD's own foresight is disturbed and loses up to a quarter. Others are left to themselves.
+// Whether one or two rows read weights faster where memory is asked for them a little before their turn: by a tenth where
+// Intel made the processor; AMD's own foresight is disturbed and loses up to a quarter. Others are left to themselves.
+// How attention asks ahead depends on it too.
 bool asks_ahead();
 
 // Rows [rows, in] rounded to bf16 (to nearest, ties to even), padded with zeros to `padded` columns.

@@ -14,6 +14,8 @@ from plait.errors import PlaitError
 from plait.runtime import kernels
 from plait.runtime.checkpoint import write_random
 from plait.runtime.session import Span
+from plait.runtime.steps import rows
+from plait.runtime.steps.attend import Attend
 
 pytestmark = pytest.mark.skipif(not kernels.levels(), reason="the package was built without its native kernels")
 
@@ -107,11 +109,20 @@ def test_without_kernels_weights_are_expanded(paths, monkeypatch):
     ("dtype", "exact"),
     [("stored", True), ("stored8", False), ("float32", True), ("bfloat16", False), ("float16", False)],
 )
-def test_rows_of_bf16_are_met_by_what_is_as_exact_as_the_run(paths, dtype, exact):
-    """Only where inputs of products are rounded may queries and weights be, and by no more than bf16 rounds."""
+def test_rows_of_bf16_are_met_by_what_is_as_exact_as_the_run(paths, dtype, exact, monkeypatch):
+    """Attention by itself and in a native program is told, both alike, whether queries and weights may be rounded."""
     path, ids = paths["qwen3 q4_0"], tiny.tokens(90)
-    whole = plait.load(path, dtype=dtype, kv_dtype="float32").logits(ids)
-    engine = plait.load(path, dtype=dtype, kv_dtype="bfloat16")
     assert opened(path, dtype=dtype).numbers.exact is exact
-    near = (engine.logits(ids) - whole).abs().max() / (whole.max() - whole.min())
-    assert 0 < near < 5e-2
+    engine = plait.load(path, cache=0, dtype=dtype, kv_dtype="bfloat16")
+    whole = engine.logits(ids)
+    told, original = [], rows.attention_native
+
+    def watched(*given, exact, **words):
+        told.append(exact)
+        return original(*given, exact=exact, **words)
+
+    monkeypatch.setattr(rows, "attention_native", watched)
+    monkeypatch.setattr(Attend, "lower", lambda *_: False)
+    alone = plait.load(path, cache=0, dtype=dtype, kv_dtype="bfloat16").logits(ids)
+    assert set(told) == {exact}
+    assert torch.equal(alone, whole)

@@ -5,7 +5,7 @@ row the largest decides a scale s, so that q = round(x / s) is an integer; sums 
 and one chain of float multiply-adds over the groups makes an output of them. So weights lose nothing, a row's bits do
 not depend on what is computed beside it, and what is rounded is x. Where the largest number of a group is large beside
 those of other groups, what rounding has left is added in the same way, so that an outlier costs its neighbours nothing;
-with 8 bits, one of up to some 250 times their size.
+with 8 bits, one of more than 220 times their size.
 
 Integers have 8 bits or 16. Of 8 bits, s is the 127th of the largest number or a little more: the next of eight steps
 between powers of two, so that its products with whole numbers and scales are exact. Of 16, s is a power of two, x is
@@ -59,8 +59,9 @@ _BITS: Final = 15
 _LARGEST_BYTE: Final = 127
 # The largest integers of a whole group.
 _NO_LIMIT: Final = 32 * 32512
-# A group whose largest number is smaller is zero.
+# A group whose largest number is smaller is zero; one with a number as large is no number.
 _LEAST: Final = 2.0**-100
+_MOST: Final = 2.0**108
 _PLAIN: Final = -1
 
 
@@ -84,7 +85,7 @@ def quantised(x: Tensor, bits: InputBits, limit: int = _NO_LIMIT) -> tuple[Tenso
     """
     groups = x.to(torch.float32).reshape(x.shape[0], -1, _GROUP)
     most = groups.abs().amax(-1, keepdim=True)
-    most = torch.where(most.isfinite(), most, torch.nan)
+    most = torch.where(most < _MOST, most, torch.nan)
     if bits == 8:
         # As tensors: a number over a tensor is its reciprocal times the number to torch, which rounds twice.
         scale = torch.where(most < _LEAST, 0, _stepped(most / torch.full_like(most, _LARGEST_BYTE)))

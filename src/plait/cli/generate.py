@@ -197,8 +197,8 @@ def _positionals(arguments: tuple[str, ...]) -> tuple[str, str]:
     "--dtype",
     default="stored",
     show_default=True,
-    help="Type of weights: stored (as in the file where kernels read that), stored8 (the same with inputs of 8 bits: "
-    "long prompts faster, less exact), float32, bfloat16, float16, float64.",
+    help="Type of weights: stored (as in the file where kernels read that), stored8 (the same with inputs of 8 bits, "
+    "bf16 beside bf16: long prompts faster, less exact), float32, bfloat16, float16, float64.",
 )
 @click.option(
     "--kv-dtype",

@@ -274,7 +274,7 @@ def load(
               them: long prompts are read faster, and logits are no longer those of float32; what meets 16-bit weights,
               or keys and values in bf16, may be rounded to their type then. Or the type all are
               expanded to and used in: float32 (exact for every format read here), float64, bfloat16 or float16 (half
-              the memory; products round their inputs and outputs to it)
+              the memory; products round their inputs and outputs to it, attention's beside bf16 rows too)
     kv_dtype  type keys and values are stored in: those of dtype, or int8 (also q8): blocks of 32 codes of 8 bits with
               a float16 scale; None: the same as dtype, with "stored" float32
     memory    cap in bytes (or "8GiB") on weights and all state; None: no cap

@@ -1,12 +1,14 @@
-"""The engine under work: sequences together, time to the first token under load, and the gain of prompt lookup.
+"""The engine under work: sequences together, time to the first token under load, prompt lookup, choosing tokens.
 
-    .venv/bin/python benchmarks/engine.py [--model PATH] [--dtype ...] [--only together|load|lookup] [--json]
+    .venv/bin/python benchmarks/engine.py [--model PATH] [--dtype ...] [--only together|load|lookup|choosing] [--json]
 
 together  tokens per second of 1, 2, 4, 8 sequences that decode side by side, and the ratio to one alone
 load      while so many sequences decode, new prompts arrive one after the other: seconds to their first token beside
           those with nothing else to do, and the gaps between tokens of the sequences that decode
 lookup    a file of source code is written out again: tokens per second with and without drafts from the prompt, in
           turns; both texts must be equal
+choosing  milliseconds to choose a token from the model's own logits, by several settings, beside the reference, which
+          takes the whole row in float64; medians over the positions of a text
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import json
 import random
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from json import decoder
 from pathlib import Path
 from statistics import median, quantiles
@@ -27,6 +31,7 @@ import plait
 from plait.blueprint.catalog import DEMO
 from plait.engine.engine import Engine
 from plait.engine.events import Prefill, Result, Token
+from plait.engine.sampling import Sampler, Sampling, candidates
 
 BETWEEN: Final = "\n\n# The same file once more, unchanged:\n\n"
 BEGINNING: Final = 200  # characters of it that are given
@@ -149,10 +154,50 @@ def lookup(engine: Engine, options: argparse.Namespace) -> dict[str, float]:
     }
 
 
+CHOICES: Final = (
+    Sampling(),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.7, top_p=0.95),
+    Sampling(temperature=1.0, top_k=64, top_p=0.95),
+    Sampling(temperature=0.7, min_p=0.05),
+    Sampling(temperature=0.7, top_p=0.95, repetition_penalty=1.1),
+)
+
+
+def choosing(engine: Engine, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Milliseconds a token; `counts` are those of the text so far."""
+    source = Path(decoder.__file__).read_text(encoding="utf-8")[: options.source // 16]
+    tokens = engine.tokenizer.encode(source)
+    rows, counts = engine.logits(tokens), Counter(tokens)
+    found = []
+    for sampling in CHOICES:
+        sampler = Sampler(sampling, seed=0)
+        ours, reference = [], []
+        for position, row in enumerate(rows):
+            began = perf_counter()
+            sampler.choose(row, position, counts)
+            chosen = perf_counter()
+            candidates(row.double().numpy(), sampling, counts)
+            ours.append(chosen - began)
+            reference.append(perf_counter() - chosen)
+        asked = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+        given = {name: value for name, value in asked.items() if value != getattr(Sampling(), name)}
+        found.append(
+            {
+                "settings": given,
+                "milliseconds": 1e3 * median(ours),
+                "reference_milliseconds": 1e3 * median(reference),
+                "ratio": median(reference) / median(ours),
+            }
+        )
+    return found
+
+
 PARTS: Final[dict[str, Callable[[Engine, argparse.Namespace], Any]]] = {
     "together": together,
     "load": under_load,
     "lookup": lookup,
+    "choosing": choosing,
 }
 
 
@@ -187,6 +232,10 @@ def main() -> None:
         print(
             f"{row['sequences']:2} sequences: {row['tokens_per_second']:7.1f} tokens/s, {row['ratio']:.2f} of one alone"
         )
+    for row in found.get("choosing", []):
+        settings = ", ".join(f"{name} {value}" for name, value in row["settings"].items()) or "greedy"
+        by_reference = f"{row['reference_milliseconds']:.2f} by the reference, {row['ratio']:.1f}"
+        print(f"choosing: {settings}: {row['milliseconds']:.2f} ms, {by_reference}")
     for name in ("load", "lookup"):
         for key, value in found.get(name, {}).items():
             print(

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <tuple>
+#include <vector>
 
 #include "module.hpp"
+#include "weights.hpp"
 
 namespace plait {
 
@@ -63,8 +66,103 @@ long largest(const Native& native, Address row_at, long n, long count, Address o
     return long(found.size());
 }
 
+struct Scored {
+    double score;
+    long token;
+};
+
+// A row under a temperature and, ascending, tokens with scores of their own: what penalties have made of them. The row has
+// -infinity there.
+struct Scores {
+    const Kernels& kernels;
+    Tempered row;
+    std::vector<Scored> own;
+
+    double weight(double score) const { return exp_below(above_peak(row, score)); }
+
+    // The last token of the smallest set of most probable ones whose weights reach `share` of all.
+    Scored nucleus(double share) const {
+        std::vector<double> sums(BUCKETS);
+        kernels.bucket_masses(row, sums.data());
+        for (const Scored& s : own) sums[bucket_of(row, s.score)] += weight(s.score);
+        double total = 0.0, before = 0.0;
+        for (double sum : sums) total += sum;
+        double goal = share * total;
+        long bucket = 0;
+        while (bucket + 1 < BUCKETS && before + sums[bucket] < goal) before += sums[bucket++];
+        std::vector<Scored> found = members(bucket);
+        std::sort(found.begin(), found.end(), [](const Scored& a, const Scored& b) {
+            return a.score > b.score || (a.score == b.score && a.token < b.token);
+        });
+        // Rounding may leave the goal just beyond all that are kept.
+        Scored last{row.peak, row.n};
+        for (const Scored& s : found) {
+            last = s;
+            if ((before += weight(s.score)) >= goal) break;
+        }
+        return last;
+    }
+
+    std::vector<Scored> members(long bucket) const {
+        // A little more than the bucket: what lies there is asked.
+        double top = row.peak - row.temperature * (double(bucket) / BUCKETS_EACH);
+        double slack = 1e-6 * (row.temperature + std::fabs(top)), lowest = top - row.temperature / BUCKETS_EACH - slack;
+        if (bucket == BUCKETS - 1) lowest = -INFINITY;
+        std::unique_ptr<std::int64_t[]> tokens(new std::int64_t[row.n]);
+        long count = kernels.between(row.row, row.n, lowest, top + slack, row.n, tokens.get());
+        std::vector<Scored> found;
+        for (long i = 0; i < count; ++i)
+            if (double score = row.row[tokens[i]]; bucket_of(row, score) == bucket) found.push_back({score, tokens[i]});
+        for (const Scored& s : own)
+            if (bucket_of(row, s.score) == bucket) found.push_back(s);
+        return found;
+    }
+
+    // The first token that is kept whose running sum exceeds `fraction` of all; a weight of 0 is never it.
+    long pick(const Kept& kept, double fraction) const {
+        std::vector<double> sums((row.n + SUMMED - 1) / SUMMED);
+        kernels.masses(row, kept, sums.data());
+        auto stays = [&](double score, long token) {
+            double its = weight(score);
+            return is_kept(kept, score, token, its) ? its : 0.0;
+        };
+        for (const Scored& s : own) sums[s.token / SUMMED] += stays(s.score, s.token);
+        double total = 0.0, before = 0.0;
+        for (double sum : sums) total += sum;
+        double goal = fraction * total;
+        long last = long(sums.size()) - 1, piece = 0;
+        while (last > 0 && sums[last] == 0.0) --last;
+        while (piece < last && before + sums[piece] <= goal) before += sums[piece++];
+        auto s = std::lower_bound(own.begin(), own.end(), piece * SUMMED,
+                                  [](const Scored& a, long token) { return a.token < token; });
+        long chosen = piece * SUMMED;
+        for (long token = piece * SUMMED; token < std::min((piece + 1) * SUMMED, row.n); ++token) {
+            double score = s != own.end() && s->token == token ? (s++)->score : double(row.row[token]);
+            double its = stays(score, token);
+            if (its == 0.0) continue;
+            chosen = token;
+            if ((before += its) > goal) break;
+        }
+        return chosen;
+    }
+};
+
+// The token that `fraction` of the weights leads to, in the order of tokens, among the smallest set of most probable ones
+// whose weights reach `share`, with weights of `least` and more beside the peak's. `tokens`, `scores` [count]: see Scores,
+// int64 and float64.
+long choose(const Native& native, Address row, long n, double peak, double temperature, Address tokens, Address scores,
+            long count, double share, double least, double fraction) {
+    nb::gil_scoped_release released;
+    Scores found{native.kernels(), {at<const float>(row), n, peak, temperature}, {}};
+    for (long i = 0; i < count; ++i)
+        found.own.push_back({at<const double>(scores)[i], long(at<const std::int64_t>(tokens)[i])});
+    Scored last{-INFINITY, n};
+    if (share < 1.0) last = found.nucleus(share);
+    return found.pick({last.score, last.token, least}, fraction);
+}
+
 }  // namespace
 
-void bind_sample(Bound& native) { native.def("peak", &peak).def("largest", &largest); }
+void bind_sample(Bound& native) { native.def("peak", &peak).def("largest", &largest).def("choose", &choose); }
 
 }  // namespace plait

@@ -137,6 +137,27 @@ struct Peak {
     bool broken;
 };
 
+// Numbers of a row that are summed together.
+constexpr long SUMMED = 1024;
+
+// A row of logits under a temperature; no number is above `peak`, and none is NaN.
+struct Tempered {
+    const float* row;
+    long n;
+    double peak, temperature;
+};
+
+// Buckets of scores: so many for every temperature below the peak, and in all; the last takes all beyond, e^-40 and less.
+constexpr double BUCKETS_EACH = 102.4;
+constexpr long BUCKETS = 4096;
+
+// Numbers above `edge`, or equal to it and not behind `last`, with weights of `least` and more.
+struct Kept {
+    double edge;
+    long last;
+    double least;
+};
+
 struct Kernels {
     const char* name;
     // W packed: panels of 16 outputs, [panel][in][16], `in` padded to an even number
@@ -164,6 +185,12 @@ struct Kernels {
     double (*sum_exp)(const float* row, long n, float peak);
     // most[16 g + lane] = the largest of x[16 t + lane], t in [g depth, (g + 1) depth); n a multiple of 16 depth
     void (*maxima)(const float* row, long n, long depth, float* most);
+    // Of each SUMMED numbers the weights of those together that are kept
+    void (*masses)(const Tempered&, const Kept&, double* to);
+    // Of each bucket the weights together
+    void (*bucket_masses)(const Tempered&, double* to);
+    // Indices of numbers in [lowest, highest], ascending, at most `room`; how many there are
+    long (*between)(const float* row, long n, double lowest, double highest, long room, std::int64_t* to);
 };
 
 extern const Kernels portable_kernels;

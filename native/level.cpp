@@ -9,6 +9,7 @@
 #include "rows.hpp"
 #include "sample.hpp"
 #include "stored.hpp"
+#include "tempered.hpp"
 
 #define PLAIT_TEXT_(x) #x
 #define PLAIT_TEXT(x) PLAIT_TEXT_(x)
@@ -24,6 +25,7 @@ const Kernels PLAIT_JOIN(PLAIT_LEVEL, _kernels) = {
     PLAIT_LEVEL::gated,
     PLAIT_LEVEL::delta,      PLAIT_LEVEL::convolution, PLAIT_LEVEL::gate_heads, PLAIT_LEVEL::join_rows, PLAIT_LEVEL::softcap,
     PLAIT_LEVEL::peak,       PLAIT_LEVEL::sum_exp,    PLAIT_LEVEL::maxima,
+    PLAIT_LEVEL::masses,     PLAIT_LEVEL::bucket_masses, PLAIT_LEVEL::between,
 };
 
 }  // namespace plait

@@ -8,7 +8,9 @@
 
 namespace PLAIT_LEVEL {
 
-constexpr long PIECE = 1024, MANY = 32768;
+using plait::SUMMED;
+
+constexpr long MANY = 32768;
 
 // The largest of the numbers at `row` and, in `broken`, whether one is no number.
 PLAIT_INLINE float highest_of(const float* row, long n, bool* broken) {
@@ -32,12 +34,12 @@ PLAIT_INLINE float highest_of(const float* row, long n, bool* broken) {
 }
 
 static void peak(const float* row, long n, plait::Peak* found) {
-    long pieces = (n + PIECE - 1) / PIECE;
+    long pieces = (n + SUMMED - 1) / SUMMED;
     Memory<float> most(pieces);
     Memory<bool> broken(pieces);
 #pragma omp parallel for schedule(static) if (n >= MANY)
     for (long p = 0; p < pieces; ++p)
-        most.data()[p] = highest_of(row + p * PIECE, smaller(PIECE, n - p * PIECE), broken.data() + p);
+        most.data()[p] = highest_of(row + p * SUMMED, smaller(SUMMED, n - p * SUMMED), broken.data() + p);
     long best = 0;
     *found = {0, 0.0f, false};
     for (long p = 0; p < pieces; ++p) {
@@ -45,16 +47,16 @@ static void peak(const float* row, long n, plait::Peak* found) {
         if (most.data()[p] > most.data()[best]) best = p;
     }
     found->value = most.data()[best];
-    for (found->index = best * PIECE; !found->broken && row[found->index] != found->value;) ++found->index;
+    for (found->index = best * SUMMED; !found->broken && row[found->index] != found->value;) ++found->index;
 }
 
 static double sum_exp(const float* row, long n, float peak) {
-    long pieces = (n + PIECE - 1) / PIECE;
+    long pieces = (n + SUMMED - 1) / SUMMED;
     Memory<float> sums(pieces);
 #pragma omp parallel for schedule(static) if (n >= MANY)
     for (long p = 0; p < pieces; ++p) {
-        const float* from = row + p * PIECE;
-        long count = smaller(PIECE, n - p * PIECE), i = 0;
+        const float* from = row + p * SUMMED;
+        long count = smaller(SUMMED, n - p * SUMMED), i = 0;
         Vec total[4];
         for (int c = 0; c < 4; ++c) total[c] = set1(0.0f);
         for (; i + 4 * LANES <= count; i += 4 * LANES)

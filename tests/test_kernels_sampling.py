@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from plait.engine import sampling as reference
 from plait.engine.sampling import REPETITION, Sampler, Sampling
 from plait.engine.shortlist import NativeRow
+from plait.engine.whole import chosen_of_all
+from plait.errors import PlaitError
 from plait.runtime import kernels
 
 LEVELS = kernels.levels()
@@ -74,7 +76,7 @@ def test_few_tokens_give_what_all_give(level, row, request, position):
     try:
         NativeRow.of = staticmethod(lambda logits: None)
         expected = plain.choose(row, position, counts)
-        NativeRow.of = staticmethod(lambda logits: kept(logits, native))
+        NativeRow.of = staticmethod(lambda logits: NativeRow.read(native, logits))
         found = fast.choose(row, position, counts)
     finally:
         NativeRow.of = kept
@@ -89,7 +91,7 @@ def test_few_tokens_give_what_all_give(level, row, request, position):
 def test_the_largest_are_those_of_a_full_sort(level, row, count):
     order = torch.sort(row, stable=True, descending=True).indices.tolist()
     expected = sorted(i for i in order[:count] if row[i] > -math.inf)
-    found = NativeRow.of(row, _native(level))
+    found = NativeRow.read(_native(level), row)
     assert found.largest(count).tolist() == expected
     assert found.index == order[0]
     assert found.peak == row.max().item()
@@ -102,12 +104,12 @@ def test_rows_to_be_refused_are_left_to_the_reference(level, size, bad):
     for at in {0, size // 2, size - 1}:
         row = torch.randn(size, generator=torch.Generator().manual_seed(1))
         row[at] = bad
-        assert NativeRow.of(row, _native(level)) is None
-    assert NativeRow.of(torch.full((size,), -math.inf), _native(level)) is None
+        assert NativeRow.read(_native(level), row) is None
+    assert NativeRow.read(_native(level), torch.full((size,), -math.inf)) is None
     # More than float32 holds is left to float64; what it holds is read in any type and layout.
-    assert NativeRow.of(torch.full((size,), 0.1, dtype=torch.float64), _native(level)) is None
+    assert NativeRow.read(_native(level), torch.full((size,), 0.1, dtype=torch.float64)) is None
     for row in (torch.zeros(size).double(), torch.zeros(size).bfloat16(), torch.zeros(size, 2)[:, 0]):
-        assert NativeRow.of(row, _native(level)).peak == 0.0
+        assert NativeRow.read(_native(level), row).peak == 0.0
 
 
 @each_level
@@ -115,7 +117,7 @@ def test_log_probabilities_are_those_of_float64(level):
     for size, spread in ((3, 1.0), (1000, 8.0), (262_144, 0.0), (262_144, 3.0), (262_144, 30.0)):
         row = torch.randn(size, generator=torch.Generator().manual_seed(size)) * spread
         expected = row.double().log_softmax(0)
-        found = NativeRow.of(row, _native(level))
+        found = NativeRow.read(_native(level), row)
         for token in (found.index, 0, size - 1):
             assert found.logprob(token) == pytest.approx(expected[token].item(), abs=1e-6)
 
@@ -136,18 +138,70 @@ def test_bits_do_not_depend_on_the_number_of_threads():
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             native_row = NativeRow.of(row)
-            found.append((native_row.index, native_row.logprob(5), native_row.largest(50).tolist()))
+            wide = Sampling(temperature=1.0, top_p=0.99)
+            tokens = [chosen_of_all(native_row, wide, {}, at / 64) for at in range(64)]
+            found.append((native_row.index, native_row.logprob(5), native_row.largest(50).tolist(), tokens))
     finally:
         torch.set_num_threads(before)
     assert found[0] == found[1] == found[2]
 
 
-def test_the_nucleus_of_a_whole_row_is_that_of_a_full_sort():
-    row = torch.randn(30_000, generator=torch.Generator().manual_seed(4)) * 2
-    values = row.double().numpy()
-    for share in (0.1, 0.9, 0.999):
-        sampling = Sampling(temperature=1.0, top_p=share)
-        expected = reference.candidates(values, sampling, {})
-        found = reference.candidates(values, sampling, {}, NativeRow.of(row))
-        assert np.array_equal(found.tokens, expected.tokens)
-        assert np.array_equal(found.weights, expected.weights)
+@each_level
+@settings(max_examples=60, deadline=None)
+@given(
+    row=st.builds(
+        _row, st.sampled_from(["spread", "ties", "few"]), st.sampled_from([4096, 5000, 40_001]), st.integers(0, 99)
+    ),
+    temperature=st.sampled_from([1e-320, 0.05, 0.7, 1.0, 30.0, 1e300]),
+    top_p=st.sampled_from([1.0, 0.999999, 0.95, 0.5, 1e-9, 0.0]),
+    min_p=st.sampled_from([0.0, 1e-7, 0.2, 1.0]),
+    penalty=st.sampled_from([1.0, 1.3, 0.6]),
+    seen=st.lists(st.integers(0, 40_000), max_size=40),
+    fraction=st.floats(0.0, 1.0, exclude_max=True),
+)
+def test_any_token_of_a_row_is_chosen_as_by_the_reference(
+    level, row, temperature, top_p, min_p, penalty, seen, fraction
+):
+    sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, repetition_penalty=penalty)
+    counts = {token % len(row): 1 for token in seen} | {int(row.argmax()): 2}
+    left = reference.candidates(row.double().numpy(), sampling, counts)
+    found = chosen_of_all(NativeRow.read(_native(level), row), sampling, counts, fraction)
+    reached = np.cumsum(left.weights)
+    place = int(np.searchsorted(left.tokens, found))
+    assert left.tokens[place] == found
+    assert left.weights[place] > 0.0
+    # Sums over all weights round differently: at the very end of a token's share its neighbour may be found.
+    goal, slack = fraction * reached[-1], 1e-12 * reached[-1]
+    assert reached[place] - left.weights[place] - slack <= goal <= reached[place] + slack
+
+
+@each_level
+def test_few_and_short_rows_are_left_to_others(level):
+    native = _native(level)
+    long, short = torch.arange(5000.0), torch.arange(4000.0)
+    for row, sampling in (
+        (short, Sampling(temperature=1.0)),
+        (long, Sampling(temperature=1.0, top_k=5)),
+        (long, Sampling(temperature=0.0, repetition_penalty=2.0)),
+    ):
+        assert chosen_of_all(NativeRow.read(native, row), sampling, {1: 1}, 0.5) is None
+    # All tokens generated before, or a penalty that makes one infinite: the reference refuses or takes them.
+    everything, strong = dict.fromkeys(range(5000), 1), torch.full((5000,), 3e38)
+    repeated = Sampling(temperature=1.0, repetition_penalty=1.5)
+    assert chosen_of_all(NativeRow.read(native, long), repeated, everything, 0.5) is None
+    with pytest.raises(PlaitError, match="counts of generated tokens"):
+        chosen_of_all(NativeRow.read(native, strong), repeated, {5000: 1}, 0.5)
+
+
+def test_levels_choose_alike():
+    row = torch.randn(40_001, generator=torch.Generator().manual_seed(2)) * 5
+    wide = [Sampling(temperature=t, top_p=p, min_p=1e-9) for t in (0.3, 1.0, 4.0) for p in (0.9, 1.0)]
+    found = [
+        [
+            chosen_of_all(NativeRow.read(_native(level), row), sampling, {}, at / 200)
+            for sampling in wide
+            for at in range(200)
+        ]
+        for level in LEVELS
+    ]
+    assert all(tokens == found[0] for tokens in found)

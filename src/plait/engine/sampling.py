@@ -30,7 +30,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plait.engine.penalties import check_counts, penalised
 from plait.engine.shortlist import NativeRow
+from plait.engine.whole import chosen_of_all
 from plait.errors import PlaitError, UsageError, fault
 
 __all__ = ["REPETITION", "Candidates", "Choice", "Sampler", "Sampling", "candidates", "leading", "uniform"]
@@ -153,11 +155,16 @@ class Sampler:
         if row is not None and self.sampling.greedy and not self.sampling.penalised:
             _check_position(position)
             return Choice(row.index, row.logprob(row.index))
+        fraction = uniform(self.seed, position)
         found = None if row is None else _among_few(row, self.sampling, counts)
+        if row is not None and found is None:
+            token = chosen_of_all(row, self.sampling, counts, fraction)
+            if token is not None:
+                return Choice(token, row.logprob(token))
         if found is None:
             raw = _row(logits)
-            found = candidates(raw, self.sampling, counts, row)
-        token = int(found.tokens[_pick(found.weights, uniform(self.seed, position))])
+            found = candidates(raw, self.sampling, counts)
+        token = int(found.tokens[_pick(found.weights, fraction)])
         return Choice(token, _logprob(raw, token) if row is None else row.logprob(token))
 
 
@@ -179,20 +186,17 @@ def _check_position(position: int) -> None:
         raise PlaitError(fault("position to sample at", expected="an integer in [0, 2**64)", found=_shown(position)))
 
 
-def candidates(
-    logits: NDArray[np.float64], sampling: Sampling, counts: Mapping[int, int], row: NativeRow | None = None
-) -> Candidates:
+def candidates(logits: NDArray[np.float64], sampling: Sampling, counts: Mapping[int, int]) -> Candidates:
     """What is left of a row after all transforms, in the order the module states.
 
     logits  [vocabulary] float64; left as they are
     counts  as for `Sampler.choose`; temperature 0 leaves the one token that greedy decoding takes
-    row     the same logits as the kernels read them, None: they do not
 
     Raises PlaitError as `Sampler.choose` does.
     """
     scores, peak = logits, _peak(logits, "logits")
     if sampling.penalised:
-        scores = _penalised(logits, sampling, counts)
+        scores = penalised(logits, sampling, counts)
         peak = _peak(scores, "logits after penalties")
     if sampling.greedy:
         return Candidates(np.array([np.argmax(scores)], dtype=np.int64), np.ones(1))
@@ -203,9 +207,7 @@ def candidates(
     with np.errstate(over="ignore", under="ignore"):  # a tiny temperature sends all but the largest to exp(-inf) = 0
         weights = np.exp((scores[tokens] - peak) / sampling.temperature)
     if sampling.top_p < 1.0:
-        # The kernels know the raw logits of all tokens.
-        whole = row if scores is logits and len(tokens) == len(logits) else None
-        kept = _nucleus(scores[tokens], weights, sampling.top_p, whole)
+        kept = _nucleus(scores[tokens], weights, sampling.top_p)
         tokens, weights = tokens[kept], weights[kept]
     if sampling.min_p > 0.0:
         likely = weights >= sampling.min_p  # the most probable token, never filtered so far, has weight 1
@@ -232,7 +234,7 @@ def leading(logits: torch.Tensor, count: int) -> tuple[tuple[int, float], ...]:
 def _among_few(row: NativeRow, sampling: Sampling, counts: Mapping[int, int]) -> Candidates | None:
     """`candidates` of a row, looked for among few of its tokens; None: it takes the whole row, or that is refused."""
     if sampling.penalised:
-        _check_counts(counts, len(row.values))
+        check_counts(counts, len(row.values))
     tokens = row.shortlist(sampling, counts)
     if tokens is None:
         return None
@@ -272,29 +274,6 @@ def _peak(row: NDArray[np.float64], what: str) -> float:
     raise PlaitError(fault(f"cannot choose a token: {what}", expected="finite numbers or some -inf", found=problem))
 
 
-def _penalised(row: NDArray[np.float64], sampling: Sampling, counts: Mapping[int, int]) -> NDArray[np.float64]:
-    """[vocabulary] scores, in a new array; they may hold +inf where a penalty overflows."""
-    _check_counts(counts, len(row))
-    seen = [token for token, count in counts.items() if count > 0]
-    times = np.array([counts[token] for token in seen], dtype=np.float64)
-    places = np.array(seen, dtype=np.int64)
-    values = row[places]
-    with np.errstate(over="ignore", under="ignore"):  # the caller refuses +inf
-        factor = sampling.repetition_penalty
-        values = np.where(values > 0.0, values / factor, values * factor)
-        values = values - times * sampling.frequency_penalty - sampling.presence_penalty
-    scores = row.copy()
-    scores[places] = values
-    return scores
-
-
-def _check_counts(counts: Mapping[int, int], size: int) -> None:
-    expected = f"token ids in [0, {size}) with counts in [0, 2**63)"
-    for token, count in counts.items():
-        if not 0 <= token < size or not 0 <= count < 2**63:
-            raise PlaitError(fault("counts of generated tokens", expected=expected, found=f"{token}: {count}"))
-
-
 def _largest(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Ascending indices of the `count` largest scores, all if there are no more; equal scores: lower index first."""
     size = len(scores)
@@ -307,15 +286,12 @@ def _largest(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return np.flatnonzero(keep)
 
 
-def _nucleus(
-    scores: NDArray[np.float64], weights: NDArray[np.float64], share: float, row: NativeRow | None
-) -> NDArray[np.int64]:
+def _nucleus(scores: NDArray[np.float64], weights: NDArray[np.float64], share: float) -> NDArray[np.int64]:
     """Ascending indices of the smallest set of largest scores whose weights reach `share` of the sum of weights."""
     goal = share * float(weights.sum())
     sorted_count = _FIRST_SORTED
     while True:
-        few = None if row is None else row.few(sorted_count)
-        leading = _largest(scores, sorted_count) if few is None else few
+        leading = _largest(scores, sorted_count)
         order = leading[np.argsort(-scores[leading], kind="stable")]
         reached = np.cumsum(weights[order])
         if reached[-1] >= goal or len(order) == len(scores):

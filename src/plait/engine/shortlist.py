@@ -50,10 +50,15 @@ class NativeRow:
         return found
 
     @staticmethod
-    def of(logits: torch.Tensor, kernels: Native | None = None) -> NativeRow | None:
+    def of(logits: torch.Tensor) -> NativeRow | None:
         """None: there are no kernels, the row is more than float32 holds, or it is one to be refused."""
-        kernels = native() if kernels is None else kernels
-        if kernels is None or logits.dim() != 1 or logits.numel() == 0 or not logits.is_floating_point():
+        kernels = native()
+        return None if kernels is None else NativeRow.read(kernels, logits)
+
+    @staticmethod
+    def read(kernels: Native, logits: torch.Tensor) -> NativeRow | None:
+        """`of` by given kernels."""
+        if logits.dim() != 1 or logits.numel() == 0 or not logits.is_floating_point():
             return None
         row = logits.detach() if logits.requires_grad else logits
         if not (row.dtype == torch.float32 and row.device.type == "cpu" and row.is_contiguous()):
@@ -73,6 +78,36 @@ class NativeRow:
         out = np.empty(min(count, len(self.values)), dtype=np.int64)
         found = self._kernels.largest(self._row.data_ptr(), len(self.values), len(out), out.ctypes.data)
         return out[:found]
+
+    def alike(self, row: NDArray[np.float32]) -> NativeRow | None:
+        """Another row, read by the same kernels."""
+        return NativeRow.read(self._kernels, torch.from_numpy(row))
+
+    def choose(
+        self,
+        tokens: NDArray[np.int64],
+        scores: NDArray[np.float64],
+        peak: float,
+        sampling: Sampling,
+        fraction: float,
+    ) -> int:
+        """The token that `fraction` of the weights e^((score - peak) / temperature) leads to, in the order of tokens.
+
+        tokens  [n] ascending, where the row has -inf and `scores` [n] holds instead; peak: of all scores
+        """
+        tokens, scores = np.ascontiguousarray(tokens), np.ascontiguousarray(scores)
+        return self._kernels.choose(
+            self._row.data_ptr(),
+            len(self.values),
+            peak,
+            sampling.temperature,
+            tokens.ctypes.data,
+            scores.ctypes.data,
+            len(tokens),
+            sampling.top_p,
+            sampling.min_p,
+            fraction,
+        )
 
     def shortlist(self, sampling: Sampling, counts: Mapping[int, int]) -> NDArray[np.int64] | None:
         """Ascending tokens among which `sampling.candidates` finds the same as among all. None: no such few.

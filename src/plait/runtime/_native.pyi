@@ -56,6 +56,19 @@ class Native:
     def gated(self, activation: int, x: int, x_stride: int, y: int, rows: int, width: int) -> None: ...
     def peak(self, row: int, n: int) -> tuple[int, float, bool, float]: ...
     def largest(self, row: int, n: int, count: int, out: int) -> int: ...
+    def choose(
+        self,
+        row: int,
+        n: int,
+        peak: float,
+        temperature: float,
+        tokens: int,
+        scores: int,
+        count: int,
+        share: float,
+        least: float,
+        fraction: float,
+    ) -> int: ...
     def softcap(self, x: int, y: int, rows: int, width: int, cap: float) -> None: ...
     def gate(
         self,

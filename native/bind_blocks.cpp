@@ -55,6 +55,30 @@ struct Blocks : Prepared {
             kernel(p);
         }
     }
+
+    bool run_each(const std::vector<const Prepared*>& all, const float* x, long x_stride, float* y) const override {
+        std::vector<BlockPart> every;
+        for (const Prepared* one : all) {
+            const auto* other = dynamic_cast<const Blocks*>(one);
+            if (other == nullptr || other->kernel != kernel || other->runs.size() != 1) return false;
+            const BlockProduct& mine = runs.front().product;
+            const BlockProduct& its = other->runs.front().product;
+            if (its.gated || its.in != mine.in || its.planes != mine.planes || its.sum_limit != mine.sum_limit) return false;
+            if (x_stride != 0 && other->parts.size() != 1) return false;
+            every.insert(every.end(), other->parts.begin(), other->parts.end());
+        }
+        BlockProduct p = runs.front().product;
+        p.x = x;
+        p.x_stride = x_stride;
+        p.y = y;
+        p.y_stride = 0;
+        p.rows = x_stride == 0 ? 1 : long(all.size());
+        p.own_rows = x_stride != 0;
+        p.parts = every.data();
+        p.count = long(every.size());
+        kernel(p);
+        return true;
+    }
 };
 
 // parts: address, outputs, form; activation: -1: plain products; planes: bytes of the integers that rows become

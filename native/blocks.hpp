@@ -98,7 +98,8 @@ struct BlockPart {
 
 // y [rows, outputs of all parts end to end] = x [rows, in] W^T; gated: see Product, with one part. `planes`: bytes of the
 // integers that rows become, 1 or 2; beside 2 all parts' forms have the sum limit. `asks`: memory is asked for weights
-// before their turn for one or two rows too, see asks_ahead.
+// before their turn for one or two rows too, see asks_ahead. `own_rows`: row i meets part i alone, and y_stride is 0: the
+// outputs of all lie end to end.
 struct BlockProduct {
     const float* x;
     float* y;
@@ -107,7 +108,7 @@ struct BlockProduct {
     long count;
     long sum_limit;
     int planes;
-    bool asks, gated;
+    bool asks, gated, own_rows;
     Activation activation;
 };
 

@@ -228,7 +228,7 @@ static long least_rows(const BlockProduct& p) {
 }
 
 void blocks_amx(const BlockProduct& p) {
-    if (p.rows < least_rows(p)) return blocks_avx512vnni(p);
+    if (p.rows < least_rows(p) || p.own_rows) return blocks_avx512vnni(p);
     if (p.rows <= EIGHT) return blocks_eight(p);
     long height = p.rows > 12 ? 16 : 12, strips = (p.rows + height - 1) / height;
     long most = smaller(strips, larger(1, NEAR / (p.in / GROUP * height * 64 * p.planes)));

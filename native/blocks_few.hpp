@@ -130,7 +130,7 @@ static void few_strips(const plait::BlockProduct& p, const Planes& planes, const
 }
 
 static void blocks_few(const plait::BlockProduct& p) {
-    long height = smaller(p.rows > 4 ? 8 : p.rows > 2 ? 4 : p.rows, FEW_ROWS);
+    long height = p.own_rows ? 1 : smaller(p.rows > 4 ? 8 : p.rows > 2 ? 4 : p.rows, FEW_ROWS);
     blocks_by_strips(p, height, Laid::bytes, side_by_side(height),
                      [&](auto form, const Planes& planes, const Share* shares, long count) {
                          constexpr plait::Form F = decltype(form)::value;

@@ -9,7 +9,7 @@ namespace plait {
 
 void PLAIT_JOIN(blocks_, PLAIT_LEVEL)(const BlockProduct& p) {
 #if defined(PLAIT_X86_VECTORS)
-    if (p.rows >= PLAIT_LEVEL::many(p.planes)) return PLAIT_LEVEL::blocks_many(p);
+    if (p.rows >= PLAIT_LEVEL::many(p.planes) && !p.own_rows) return PLAIT_LEVEL::blocks_many(p);
 #endif
     PLAIT_LEVEL::blocks_few(p);
 }

@@ -46,40 +46,29 @@ class Shares {
     static long front(std::uint64_t left) { return long(left >> 32); }
     static long back(std::uint64_t left) { return long(left & 0xffffffffu); }
 
+    // A part's outputs, and where they begin; its units [first, stop), and bytes of one.
+    struct Sized {
+        long outputs, column, panels, first, stop, bytes;
+    };
+
     const plait::BlockProduct& p;
     // Bytes that are taken at a time, at least; stretches of a thread, and of all.
     const long step, least, lanes, count;
     Memory<Stretch> stretches;
-
-    long outputs(const plait::BlockPart& part) const { return p.gated ? part.out / 2 : part.out; }
-    long panels(const plait::BlockPart& part) const { return (outputs(part) + LANES - 1) / LANES; }
-    long units(const plait::BlockPart& part) const { return (panels(part) + step - 1) / step; }
-    long bytes(const plait::BlockPart& part) const {
-        return step * plait::panel_bytes(part.form, p.in) * (p.gated ? 2 : 1);
-    }
-
-    // The part of unit `u`, and the number of its first one.
-    const plait::BlockPart& part_of(long u, long& first, long& column) const {
-        long i = 0;
-        for (first = column = 0; u >= first + units(p.parts[i]); ++i) {
-            first += units(p.parts[i]);
-            column += outputs(p.parts[i]);
-        }
-        return p.parts[i];
-    }
+    Memory<Sized> sizes;  // of the parts
 
     // Takes units from the thread's own stretch. What is left of it others may take.
     Share take(Stretch& own) const {
         std::uint64_t left = own.left.load(std::memory_order_relaxed);
         for (;;) {
-            long low = front(left), high = back(left), first, column;
+            long low = front(left), high = back(left), i = 0;
             if (low >= high) return {};
-            const plait::BlockPart& part = part_of(low, first, column);
-            long many = larger(1, least / bytes(part));
-            many = smaller(many, smaller(high, first + units(part)) - low);
+            while (low >= sizes.held[i].stop) ++i;
+            const Sized& part = sizes.held[i];
+            long many = smaller(larger(1, least / part.bytes), smaller(high, part.stop) - low);
             if (!own.left.compare_exchange_weak(left, word(low + many, high), std::memory_order_relaxed)) continue;
-            long begin = (low - first) * step;
-            return {&part, begin, smaller(begin + many * step, panels(part)), column, outputs(part)};
+            long begin = (low - part.first) * step;
+            return {p.parts + i, begin, smaller(begin + many * step, part.panels), part.column, part.outputs};
         }
     }
 
@@ -102,7 +91,22 @@ class Shares {
 
   public:
     Shares(const plait::BlockProduct& p, long step, long least, long lanes)
-        : p(p), step(step), least(least), lanes(lanes), count(threads_at_most() * lanes), stretches(count) {
+        : p(p),
+          step(step),
+          least(least),
+          lanes(lanes),
+          count(threads_at_most() * lanes),
+          stretches(count),
+          sizes(p.count) {
+        long column = 0, first = 0;
+        for (long i = 0; i < p.count; ++i) {
+            long outputs = p.gated ? p.parts[i].out / 2 : p.parts[i].out, panels = (outputs + LANES - 1) / LANES;
+            long stop = first + (panels + step - 1) / step;
+            long bytes = step * plait::panel_bytes(p.parts[i].form, p.in) * (p.gated ? 2 : 1);
+            sizes.held[i] = {outputs, column, panels, first, stop, bytes};
+            column += outputs;
+            first = stop;
+        }
         for (long t = 0; t < count; ++t) new (stretches.held + t) Stretch;
         restart();
     }
@@ -110,14 +114,16 @@ class Shares {
     // All units are to be taken again. Stretches hold as many bytes each, to a unit.
     void restart() {
         long total = 0, low = 0;
-        for (long i = 0; i < p.count; ++i) total += units(p.parts[i]) * bytes(p.parts[i]);
+        for (long i = 0; i < p.count; ++i) total += (sizes.held[i].stop - sizes.held[i].first) * sizes.held[i].bytes;
         for (long t = 0; t < count; ++t) {
-            long left = total / count * (t + 1), high = 0, i = 0;
-            for (; i < p.count && left >= units(p.parts[i]) * bytes(p.parts[i]); ++i) {
-                left -= units(p.parts[i]) * bytes(p.parts[i]);
-                high += units(p.parts[i]);
+            long left = total / count * (t + 1), high = low;
+            for (long i = 0; i < p.count; ++i) {
+                const Sized& part = sizes.held[i];
+                high = part.first + smaller(left / part.bytes, part.stop - part.first);
+                left -= (part.stop - part.first) * part.bytes;
+                if (left < 0) break;
             }
-            if (i < p.count) high += t + 1 < count ? left / bytes(p.parts[i]) : units(p.parts[i]);
+            if (t + 1 == count) high = sizes.held[p.count - 1].stop;
             stretches.held[t].left.store(word(low, high), std::memory_order_relaxed);
             low = high;
         }

@@ -41,11 +41,12 @@ static void meet_panels(const plait::BlockProduct& p, const Planes& planes, long
     }
 }
 
-// All strips and the panels of shares of one form: of one, or of TOGETHER with as many panels each.
+// All strips, or that of the part's own row, and the panels of shares of one form: of one, or of TOGETHER with as many
+// panels each.
 template <class Meet, plait::Form F, int ROWS, int TOGETHER>
 static void meet_strips(const plait::BlockProduct& p, const Planes& planes, const Share* shares, long count) {
-    long panels = shares->stop - shares->first;
-    for (long strip = 0; strip < planes.strips; ++strip)
+    long panels = shares->stop - shares->first, own = shares->part - p.parts;
+    for (long strip = p.own_rows ? own : 0, stop = p.own_rows ? own + 1 : planes.strips; strip < stop; ++strip)
         for (long panel = 0; panel < panels; ++panel) {
             if (count == 1) meet_panels<Meet, F, ROWS, 1>(p, planes, strip, shares, panel);
             else meet_panels<Meet, F, ROWS, TOGETHER>(p, planes, strip, shares, panel);
@@ -58,7 +59,8 @@ static void blocks_by_strips(const plait::BlockProduct& p, long height, Laid lai
     // Where there is more to compute than for two rows no processor foresees enough by itself.
     Planes planes(p.rows, p.in, height, p.planes, laid, p.asks || p.rows > 2);
     // Of one strip panels pass by; for several they are kept in the cache.
-    bool one = planes.strips == 1;
+    bool one = planes.strips == 1 || p.own_rows;
+    if (p.own_rows) together = 1;
     Shares shares(p, 1, one ? 1 << 15 : 1 << 19, one ? together : 1);
     in_region([&] {
         fill_strips(p, planes, 0, planes.strips);

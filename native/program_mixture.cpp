@@ -28,6 +28,44 @@ struct Mixing : Operation {
     explicit Mixing(MixPlan plan) : plan(std::move(plan)) {}
 
     bool run(const Frame& f) const override {
+        if (f.rows == 1) one_row(f);
+        else by_experts(f);
+        return true;
+    }
+
+  private:
+    static void run_all(const std::vector<const Prepared*>& products, const float* x, long x_stride, float* y) {
+        if (products.front()->run_each(products, x, x_stride, y)) return;
+        for (const Prepared* product : products) {
+            product->run(x, x_stride, y, product->out, 1);
+            x += x_stride;
+            y += product->out;
+        }
+    }
+
+    // Of one row all experts are one product, and one more: threads meet twice, and not for each.
+    void one_row(const Frame& f) const {
+        long both = plan.experts.front().fused->out, hidden = plan.experts.front().down->out;
+        std::vector<const Prepared*> fused, down;
+        for (long k = 0; k < plan.active; ++k) {
+            const MixPlan::Expert& expert = plan.experts[std::size_t(f[plan.chosen].row(0)[k])];
+            fused.push_back(expert.fused.get());
+            down.push_back(expert.down.get());
+        }
+        std::vector<float> wide(plan.active * both), inner(plan.active * both / 2), out(plan.active * hidden);
+        run_all(fused, f[plan.x].row(0), 0, wide.data());
+        f.kernels.gated(plan.activation, wide.data(), both, inner.data(), plan.active, both / 2);
+        run_all(down, inner.data(), both / 2, out.data());
+        float* y = f[plan.y].row(0);
+        std::memset(y, 0, sizeof(float) * hidden);
+        for (long k = 0; k < plan.active; ++k) add(y, out.data() + k * hidden, f[plan.weights].row(0)[k], hidden);
+    }
+
+    static void add(float* to, const float* from, float weight, long n) {
+        for (long j = 0; j < n; ++j) to[j] += from[j] * weight;
+    }
+
+    void by_experts(const Frame& f) const {
         Matrix y = f[plan.y];
         long hidden = plan.experts.front().down->out;
         for (long r = 0; r < f.rows; ++r) std::memset(y.row(r), 0, sizeof(float) * hidden);
@@ -58,13 +96,9 @@ struct Mixing : Operation {
             plan.experts[e].down->run(inner.data(), both / 2, out.data(), hidden, count);
             // A row visits an expert at most once.
 #pragma omp parallel for schedule(static) if (count * hidden >= SMALL)
-            for (long i = 0; i < count; ++i) {
-                float* to = y.row(own[i].row);
-                const float* from = out.data() + i * hidden;
-                for (long j = 0; j < hidden; ++j) to[j] += from[j] * own[i].weight;
-            }
+            for (long i = 0; i < count; ++i)
+                add(y.row(own[i].row), out.data() + i * hidden, own[i].weight, hidden);
         }
-        return true;
     }
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny
 import torch
+from block_weights import FORMATS, packed_weight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ import plait
 from plait.blueprint.spec import Router
 from plait.runtime import kernels
 from plait.runtime.lower import NativePart
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
+from plait.runtime.ops.linear_blocks import Blocks
 from plait.runtime.ops.router import native_route, native_routing, route_reference
 from plait.runtime.steps.mixture import Mix, Route
 
@@ -98,3 +101,47 @@ def test_mixtures_run_in_programs(tmp_path):
     assert any(isinstance(step, Mix) for step in model.steps)
     assert not [p for p in model.plan().parts if isinstance(p, Mix | Route)]
     assert sum(isinstance(p, NativePart) for p in model.plan().parts) == 1
+
+
+def _mixed(native, experts, x, chosen, weights, hidden):
+    """What a program of one mixture makes of rows x, [rows, hidden]."""
+    from plait.runtime._native import Ragged
+
+    program = native.program()
+    program.mix((0, 0), (1, 0), (2, 0), (3, 0), chosen.shape[1], NATIVE_ACTIVATIONS["silu"], experts)
+    y = torch.full((len(x), hidden), torch.nan)
+    call = Ragged()
+    call.add_part(0, len(x))
+    given = [(t.data_ptr(), t.stride(0)) for t in (x, chosen, weights, y)]
+    assert program.run(call, len(x), given, []) == -1
+    return y
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("gate", FORMATS)
+@pytest.mark.parametrize("up", ["same", "q8_0"])
+def test_a_row_alone_has_the_bits_it_has_in_company(level, bits, gate, up):
+    """A row alone takes its experts together, in company each expert takes its rows."""
+    from plait.runtime._native import Native
+
+    native, hidden, wide, number = Native(level), 256, 512, 5
+    kinds = (gate, gate if up == "same" else up, gate)
+    shapes = ((wide, hidden), (wide, hidden), (hidden + 5, wide))
+    held, experts = [], []
+    for e in range(number):
+        named = zip(kinds, shapes, strict=True)
+        parts = [packed_weight(kind, *shape, seed=10 * e + i) for i, (kind, shape) in enumerate(named)]
+        held += [Blocks(native, parts[:2], bits=bits), Blocks(native, parts[2:], bits=bits)]
+        experts.append((held[-2].prepared(None), held[-1].prepared(None)))
+    generator = torch.Generator().manual_seed(3)
+    for active in (1, 2, number):
+        x = torch.randn(4, hidden, generator=generator)
+        x[1, 7] = 300.0  # an outlier: a group of this row takes two entries
+        chosen = torch.stack([torch.randperm(number, generator=generator)[:active].sort().values for _ in x]).float()
+        weights = torch.rand(4, active, generator=generator)
+        together = _mixed(native, experts, x, chosen, weights, hidden + 5)
+        rows = zip(x.split(1), chosen.split(1), weights.split(1), strict=True)
+        alone = [_mixed(native, experts, *row, hidden + 5) for row in rows]
+        assert torch.equal(torch.cat(alone), together)
+        assert not together.isnan().any()

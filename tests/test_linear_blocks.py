@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from block_weights import FORMATS, packed_weight
 from by_threads import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from plait.runtime.packed import Packed
 
 LEVELS = kernels.levels()
 BITS = (8, 16)
-FORMATS = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the package was built without its native kernels")
 
@@ -27,17 +27,6 @@ def _native(level):
     from plait.runtime._native import Native
 
     return Native(level)
-
-
-def _weight(name, out, width, seed=0):
-    """Random bytes are the hardest weights: every code and scale. Only the float16 numbers are made finite."""
-    form = BY_NAME[name]
-    generator = torch.Generator().manual_seed(seed)
-    raw = blocks.pack(form, torch.randn(out, width, generator=generator)).reshape(-1, form.block_bytes)
-    noise = torch.randint(0, 256, raw.shape, dtype=torch.uint8, generator=generator)
-    halves = {"q4_0": 2, "q4_1": 4, "q5_0": 2, "q5_1": 4, "q8_0": 2, "q4_k": 4, "q5_k": 4, "q6_k": 0}[name]
-    raw[:, halves:208] = noise[:, halves:208]
-    return Packed(form, raw.reshape(out, -1), (out, width))
 
 
 def _rows(count, width, seed=1):
@@ -57,7 +46,7 @@ def _allowed(x, weight):
 @given(out=st.integers(1, 70), pieces=st.integers(1, 5), rows=st.integers(1, 40), data=st.data())
 def test_products_are_exact_but_for_the_chain_and_rows_are_their_own(bits, level, name, out, pieces, rows, data):
     width = pieces * BY_NAME[name].block
-    weight, x = _weight(name, out, width), _rows(rows, width)
+    weight, x = packed_weight(name, out, width), _rows(rows, width)
     product = Blocks(_native(level), [weight], bits=bits)
     whole = product(x)
     assert ((whole - reference(x, weight, bits)).abs() <= _allowed(x, weight)).all()
@@ -73,7 +62,7 @@ def test_products_are_exact_but_for_the_chain_and_rows_are_their_own(bits, level
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 30, 40])
 def test_levels_with_fused_multiply_adds_agree_bit_for_bit(bits, name, rows):
     width = 512
-    weight, x = _weight(name, 40, width), _rows(rows, width)
+    weight, x = packed_weight(name, 40, width), _rows(rows, width)
     made = [Blocks(_native(level), [weight], bits=bits)(x) for level in LEVELS if level != "portable"]
     assert all(torch.equal(found, made[0]) for found in made)
 
@@ -83,7 +72,7 @@ def test_levels_with_fused_multiply_adds_agree_bit_for_bit(bits, name, rows):
 def test_sums_are_exact_where_they_are_largest(bits, name):
     """All codes at one end and all rows at the top of their range: no sum of a group may round before it is scaled."""
     form, width = BY_NAME[name], 512
-    full = _weight(name, 16, width).data.reshape(-1, form.block_bytes).clone()
+    full = packed_weight(name, 16, width).data.reshape(-1, form.block_bytes).clone()
     halves = {"q4_1": 4, "q5_1": 4, "q4_k": 4, "q5_k": 4, "q6_k": 0}.get(name, 2)
     full[:, halves:208] = torch.tensor([0x7F, 0xFF])[torch.arange(full.shape[1] - halves)[: 208 - halves] % 2]
     weight = Packed(form, full.reshape(16, -1), (16, width))
@@ -100,7 +89,7 @@ def test_sums_are_exact_where_they_are_largest(bits, name):
 @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q5_k", "q6_k"])
 def test_many_rows_of_many_columns(bits, level, name):
     """More rows than stay in a cache: they are worked on in several runs."""
-    weight, x = _weight(name, 100, 4096), _rows(270, 4096)
+    weight, x = packed_weight(name, 100, 4096), _rows(270, 4096)
     product = Blocks(_native(level), [weight], bits=bits)
     whole = product(x)
     for at in (0, 63, 64, 200, 269):
@@ -111,7 +100,7 @@ def test_many_rows_of_many_columns(bits, level, name):
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rows", [1, 2, 5, 37])
 def test_weights_of_one_input_in_several_formats_are_one_product(bits, level, rows):
-    weights = [_weight(name, 9 + 10 * seed, 512, seed) for seed, name in enumerate(FORMATS)]
+    weights = [packed_weight(name, 9 + 10 * seed, 512, seed) for seed, name in enumerate(FORMATS)]
     x = _rows(rows, 512)
     apart = [Blocks(_native(level), [weight], bits=bits)(x) for weight in weights]
     assert torch.equal(Blocks(_native(level), weights, bits=bits)(x), torch.cat(apart, 1))
@@ -123,7 +112,7 @@ def test_weights_of_one_input_in_several_formats_are_one_product(bits, level, ro
 @pytest.mark.parametrize("rows", [1, 2, 8, 21])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 def test_gate_and_up_in_turn(bits, level, name, rows, activation):
-    gate, up = _weight(name, 48, 256), _weight(name, 48, 256, seed=1)
+    gate, up = packed_weight(name, 48, 256), packed_weight(name, 48, 256, seed=1)
     x = _rows(rows, 256) / 100
     found = Blocks(_native(level), [gate, up], bits=bits, in_turn=True).gated(activation, x)
     alone = [Blocks(_native(level), [weight], bits=bits)(x).double() for weight in (gate, up)]
@@ -133,7 +122,7 @@ def test_gate_and_up_in_turn(bits, level, name, rows, activation):
 
 def test_gate_and_up_must_be_alike():
     with pytest.raises(ValueError, match="in turn"):
-        Blocks(_native(LEVELS[0]), [_weight("q4_0", 16, 32), _weight("q8_0", 16, 32)], bits=8, in_turn=True)
+        Blocks(_native(LEVELS[0]), [packed_weight("q4_0", 16, 32), packed_weight("q8_0", 16, 32)], bits=8, in_turn=True)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -141,7 +130,7 @@ def test_gate_and_up_must_be_alike():
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("rows", [8, 20, 40])
 def test_what_is_no_number_comes_through_and_stays_in_its_row(bits, level, name, rows):
-    weight = _weight(name, 20, 256)
+    weight = packed_weight(name, 20, 256)
     x = _rows(rows, 256)
     clean = Blocks(_native(level), [weight], bits=bits)(x)
     for bad in (torch.nan, torch.inf, -torch.inf, 2.0**108, -1e38):
@@ -157,7 +146,7 @@ def test_what_is_no_number_comes_through_and_stays_in_its_row(bits, level, name,
 @pytest.mark.parametrize("level", LEVELS)
 def test_rows_of_any_size(bits, level):
     """Groups as large and as small as floats are, zeros, and one large number among small ones."""
-    weight = _weight("q5_0", 20, 128)
+    weight = packed_weight("q5_0", 20, 128)
     for size in (6e31, 1e30, 1e-20, 1e-29, 0.0):
         x = _rows(6, 128) * size
         product = Blocks(_native(level), [weight], bits=bits)
@@ -230,7 +219,7 @@ def test_outliers_cost_no_bits_of_others():
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_outliers_of_some_rows_change_no_bit_of_others(bits, level, name, rows):
-    weight, x = _weight(name, 33, 512), _rows(rows, 512)
+    weight, x = packed_weight(name, 33, 512), _rows(rows, 512)
     x[::3, 77] = 300.0
     x[1::4, 501] = -2000.0
     product = Blocks(_native(level), [weight], bits=bits)
@@ -245,14 +234,14 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     script = """
 import hashlib, itertools, sys
 sys.path.insert(0, sys.argv[1])
-from test_linear_blocks import BITS, FORMATS, LEVELS, Blocks, _native, _rows, _weight
+from test_linear_blocks import BITS, FORMATS, LEVELS, Blocks, _native, _rows, packed_weight
 for level, bits in itertools.product(LEVELS, BITS):
     for rows in (1, 3, 50):
         for sizes in ((16,), (3, 1000, 40), (500, 7)):
-            weights = [_weight(FORMATS[(at + rows) % 8], out, 512, at) for at, out in enumerate(sizes)]
+            weights = [packed_weight(FORMATS[(at + rows) % 8], out, 512, at) for at, out in enumerate(sizes)]
             made = Blocks(_native(level), weights, bits=bits)(_rows(rows, 512))
             print(level, bits, rows, sizes, hashlib.sha256(made.numpy().tobytes()).hexdigest())
-        gate, up = _weight("q4_k", 320, 512), _weight("q4_k", 320, 512, 1)
+        gate, up = packed_weight("q4_k", 320, 512), packed_weight("q4_k", 320, 512, 1)
         made = Blocks(_native(level), [gate, up], bits=bits, in_turn=True).gated("silu", _rows(rows, 512))
         print(level, bits, rows, "gated", hashlib.sha256(made.numpy().tobytes()).hexdigest())
 """

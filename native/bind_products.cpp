@@ -9,6 +9,9 @@ namespace plait {
 
 namespace {
 
+// Elements of a weight that several threads are not worth.
+constexpr long SMALL = 1 << 18;
+
 // A weight of the float forms.
 template <class Weight>
 struct Dense : Prepared {
@@ -35,6 +38,15 @@ struct Dense : Prepared {
         p.y_stride = y_stride;
         p.rows = rows;
         kernel(p);
+    }
+
+    // Small products, of heads, are shared among threads whole.
+    bool run_each(const std::vector<const Prepared*>& all, const float* x, long x_stride, float* y) const override {
+        for (const Prepared* one : all)
+            if (dynamic_cast<const Dense*>(one) == nullptr || one->out != out || in * out > SMALL) return false;
+#pragma omp parallel for schedule(static)
+        for (std::size_t i = 0; i < all.size(); ++i) all[i]->run(x + long(i) * x_stride, 0, y + long(i) * out, out, 1);
+        return true;
     }
 };
 

@@ -18,6 +18,14 @@ using At = std::pair<long, long>;  // a Place
 
 Place place(At at) { return {at.first, at.second}; }
 
+using Vectors = std::tuple<At, long, long>;  // AttendPlan's
+
+std::vector<AttendPlan::Vectors> vectors(const std::vector<Vectors>& given) {
+    std::vector<AttendPlan::Vectors> made;
+    for (const auto& [at, dim, offset] : given) made.push_back({place(at), dim, offset});
+    return made;
+}
+
 std::vector<Matrix> matrices(const std::vector<std::pair<Address, long>>& given) {
     std::vector<Matrix> made;
     made.reserve(given.size());
@@ -87,9 +95,10 @@ void bind_program(nb::module_& m, Bound& native) {
                  p.add(fetch_turns(place(cosine), place(sine), table, pairs));
              })
         .def("heads",
-             [](Program& p, At x, At y, At cosine, At sine, Address weight, float eps, long pairs, long start,
-                long distance, bool adjacent, long groups, long width) {
+             [](Program& p, At x, long x_apart, At y, At cosine, At sine, Address weight, float eps, long pairs,
+                long start, long distance, bool adjacent, long groups, long width) {
                  Heads h{};
+                 h.x_apart = x_apart;
                  h.weight = at<float>(weight);
                  h.eps = eps;
                  h.groups = groups;
@@ -99,6 +108,10 @@ void bind_program(nb::module_& m, Bound& native) {
                  h.distance = distance;
                  h.adjacent = adjacent;
                  p.add(ready_heads(place(x), place(y), place(cosine), place(sine), h));
+             })
+        .def("products",
+             [](Program& p, At x, long x_apart, At y, std::vector<std::shared_ptr<Prepared>> products) {
+                 p.add(multiply_each(place(x), x_apart, place(y), std::move(products)));
              })
         .def("route",
              [](Program& p, At logits, At chosen, At weights, const Routing& routing) {
@@ -150,12 +163,11 @@ void bind_program(nb::module_& m, Bound& native) {
                  g.activation = Activation(activation);
                  p.add(gate_heads(place(x), place(gate), place(y), g));
              })
-        .def("attend", [](Program& p, At queries, At keys, At values, At out, bool stores, long slab_class,
-                          long keys_at, long values_at, long heads, long kv_heads, long dim, long v_dim, long window,
-                          float scale, float cap, Address sinks, int store, bool exact) {
-            p.add(attend({place(queries), place(keys), place(values), place(out), stores, slab_class, keys_at,
-                          values_at, heads, kv_heads, dim, v_dim, window, scale, cap, at<float>(sinks),
-                          Store(store), exact}));
+        .def("attend", [](Program& p, const std::vector<Vectors>& stored, const std::vector<Vectors>& queries, At out,
+                          long slab_class, long values_at, long heads, long kv_heads, long v_dim, long window, float scale,
+                          float cap, Address sinks, int store, bool exact) {
+            p.add(attend({vectors(stored), vectors(queries), place(out), slab_class, values_at, heads, kv_heads, v_dim,
+                          window, scale, cap, at<float>(sinks), Store(store), exact}));
         });
 }
 

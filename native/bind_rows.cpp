@@ -22,6 +22,7 @@ void heads(const Native& native, Address x, long x_stride, Address weight, float
     h.sine = at<float>(sine);
     h.eps = eps;
     h.x_stride = x_stride;
+    h.x_apart = width;
     h.rows = rows;
     h.groups = groups;
     h.width = width;

@@ -211,8 +211,13 @@ static void many_strips(const plait::BlockProduct& p, const Planes& planes, cons
         const std::uint8_t* panels = share.part->w + begin * each * size;
         for (long i = 0; i < count * each; ++i)
             take_out<As, F>(panels + i * size, planes.groups, taken.at + i * bytes);
+        // The panels that are taken out next are asked for meanwhile, some lines each time.
+        const std::uint8_t* next = panels + count * each * size;
+        const std::uint8_t* end = next + smaller(together, share.stop - begin - count) * each * size;
+        long lines = ((end - next) / (planes.strips * count) + 63) / 64;
         for (long strip = 0; strip < planes.strips; ++strip)
             for (long i = 0; i < count; ++i) {
+                for (long line = 0; line < lines && next < end; ++line, next += 64) __builtin_prefetch(next, 0, 2);
                 Vec made[MANY_ROWS], up[MANY_ROWS];
                 const std::uint8_t *panel = panels + i * each * size, *codes = taken.at + i * each * bytes;
                 meet_taken<As, F, PLANES>(planes, strip, panel, codes, made);

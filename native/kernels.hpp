@@ -50,13 +50,13 @@ struct StoredRows {
 
 // y = heads of queries and keys, each normalised (where there is a weight) and turned by its position.
 struct Heads {
-    const float* x;       // [rows, groups, width], row stride `x_stride`
+    const float* x;       // [rows, groups, width], row stride `x_stride`, groups `x_apart` from each other
     float* y;             // [rows, groups, width]
     const float* weight;  // [groups, width] or null: not normalised
     const float* cosine;  // [rows, pairs]
     const float* sine;
     float eps;
-    long x_stride, rows, groups, width;
+    long x_stride, x_apart, rows, groups, width;
     long pairs, start, distance;  // pair i: (start + i, start + i + distance), or where adjacent start + 2 i and the next
     bool adjacent;
 };

@@ -95,6 +95,28 @@ struct Multiply : Operation {
     }
 };
 
+struct MultiplyEach : Operation {
+    Place x, y;
+    long x_apart;
+    std::vector<std::shared_ptr<Prepared>> held;
+    std::vector<const Prepared*> products;
+    MultiplyEach(Place x, long x_apart, Place y, std::vector<std::shared_ptr<Prepared>> given)
+        : x(x), y(y), x_apart(x_apart), held(std::move(given)) {
+        for (const auto& product : held) products.push_back(product.get());
+    }
+    bool run(const Frame& f) const override {
+        if (f.rows == 1 && products.front()->run_each(products, f[x].data, x_apart, f[y].data)) return true;
+        const float* from = f[x].data;
+        float* to = f[y].data;
+        for (const Prepared* product : products) {
+            product->run(from, f[x].stride, to, f[y].stride, f.rows);
+            from += x_apart;
+            to += product->out;
+        }
+        return true;
+    }
+};
+
 // Of a matrix whose rows lie side by side.
 struct Cap : Operation {
     Place to;
@@ -180,6 +202,10 @@ std::unique_ptr<Operation> cap_rows(Place to, float cap, long width) {
 
 std::unique_ptr<Operation> copy_rows(Place x, Place y, long width) {
     return rows_of(y, x, width, [](float* a, const float* b, long n) { std::memcpy(a, b, sizeof(float) * n); });
+}
+
+std::unique_ptr<Operation> multiply_each(Place x, long x_apart, Place y, std::vector<std::shared_ptr<Prepared>> products) {
+    return std::make_unique<MultiplyEach>(x, x_apart, y, std::move(products));
 }
 
 std::unique_ptr<Operation> multiply(Place x, Place y, std::shared_ptr<Prepared> product) {

@@ -93,10 +93,15 @@ struct Program {
 
 // Attention of one layer over the slabs of a class, whose rows it stores first where they are its own.
 struct AttendPlan {
-    Place queries, keys, values, out;  // queries [rows, heads * dim], out [rows, heads * v_dim]
-    bool stores;
-    long slab_class, keys_at, values_at;  // bytes from a slab's beginning
-    long heads, kv_heads, dim, v_dim;
+    // Vectors of `dim` for each head, and the part of the slabs they go to, or meet: bytes from a slab's beginning.
+    struct Vectors {
+        Place at;
+        long dim, offset;
+    };
+    std::vector<Vectors> stored, queries;  // [rows, kv_heads * dim], [rows, heads * dim]
+    Place out;                             // [rows, heads * v_dim]
+    long slab_class, values_at;
+    long heads, kv_heads, v_dim;
     long window;  // 0: none
     float scale, cap;
     const float* sinks;
@@ -122,10 +127,12 @@ std::unique_ptr<Operation> scale_rows(Place to, float factor, long width);
 std::unique_ptr<Operation> cap_rows(Place to, float cap, long width);
 std::unique_ptr<Operation> copy_rows(Place x, Place y, long width);
 std::unique_ptr<Operation> multiply(Place x, Place y, std::shared_ptr<Prepared> product);
+// Product i takes x from column i * x_apart on; outputs lie end to end.
+std::unique_ptr<Operation> multiply_each(Place x, long x_apart, Place y, std::vector<std::shared_ptr<Prepared>> products);
 std::unique_ptr<Operation> gate_rows(Place x, Place y, Activation activation, long width);
 std::unique_ptr<Operation> fetch_turns(Place cosine, Place sine, long table, long pairs);
 std::unique_ptr<Operation> ready_heads(Place x, Place y, Place cosine, Place sine, const Heads& shape);
-std::unique_ptr<Operation> attend(const AttendPlan& plan);
+std::unique_ptr<Operation> attend(AttendPlan plan);
 std::unique_ptr<Operation> route_rows(Place logits, Place chosen, Place weights, const Routing& shape);
 std::unique_ptr<Operation> mix(MixPlan plan);
 // A layer's value lies `offset` bytes into its class's.

@@ -1,4 +1,6 @@
 // Attention as a program runs it: rows are stored in their slabs, then every session's queries see its slabs.
+#include <utility>
+
 #include "program.hpp"
 
 namespace plait {
@@ -7,7 +9,7 @@ namespace {
 
 struct Attend : Operation {
     AttendPlan p;
-    explicit Attend(const AttendPlan& plan) : p(plan) {}
+    explicit Attend(AttendPlan plan) : p(std::move(plan)) {}
 
     bool run(const Frame& f) const override {
         std::vector<AttentionSpan> spans;
@@ -19,18 +21,18 @@ struct Attend : Operation {
             addresses.insert(addresses.end(), slabs.at.begin(), slabs.at.end());
         }
         long count = long(spans.size());
-        auto put = [&](Place rows, long dim, long offset) {
-            return f.kernels.store_rows({f[rows].data, f[rows].stride, p.kv_heads, dim, offset, spans.data(), count,
-                                         addresses.data(), p.store});
-        };
-        if (p.stores && !(put(p.keys, p.dim, p.keys_at) && put(p.values, p.v_dim, p.values_at))) return false;
-        AttentionPart part{f[p.queries].data, f[p.queries].stride, p.dim, p.keys_at};
+        for (const auto& rows : p.stored)
+            if (!f.kernels.store_rows({f[rows.at].data, f[rows.at].stride, p.kv_heads, rows.dim, rows.offset, spans.data(),
+                                       count, addresses.data(), p.store}))
+                return false;
+        std::vector<AttentionPart> parts;
+        for (const auto& q : p.queries) parts.push_back({f[q.at].data, f[q.at].stride, q.dim, q.offset});
         Attention a{};
         a.spans = spans.data();
         a.count = count;
         a.addresses = addresses.data();
-        a.parts = &part;
-        a.part_count = 1;
+        a.parts = parts.data();
+        a.part_count = long(parts.size());
         a.value_offset = p.values_at;
         a.v_dim = p.v_dim;
         a.out = f[p.out].data;
@@ -49,6 +51,6 @@ struct Attend : Operation {
 
 }  // namespace
 
-std::unique_ptr<Operation> attend(const AttendPlan& plan) { return std::make_unique<Attend>(plan); }
+std::unique_ptr<Operation> attend(AttendPlan plan) { return std::make_unique<Attend>(std::move(plan)); }
 
 }  // namespace plait

@@ -56,7 +56,7 @@ static void heads(const plait::Heads& h) {
         const float* cosine = h.cosine + r * h.pairs;
         const float* sine = h.sine + r * h.pairs;
         for (long g = 0; g < h.groups; ++g) {
-            const float* from = h.x + r * h.x_stride + g * h.width;
+            const float* from = h.x + r * h.x_stride + g * h.x_apart;
             float* to = h.y + (r * h.groups + g) * h.width;
             if (h.weight != nullptr) norm_one(from, h.weight + g * h.width, h.eps, to, h.width);
             else std::memcpy(to, from, sizeof(float) * h.width);

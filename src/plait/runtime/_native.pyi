@@ -208,12 +208,14 @@ class Program:
     def scale(self, to: _At, by: float, width: int) -> None: ...
     def copy(self, x: _At, y: _At, width: int) -> None: ...
     def product(self, x: _At, y: _At, product: Prepared) -> None: ...
+    def products(self, x: _At, x_apart: int, y: _At, products: list[Prepared]) -> None: ...
     def softcap(self, to: _At, cap: float, width: int) -> None: ...
     def gated(self, x: _At, y: _At, activation: int, width: int) -> None: ...
     def turns(self, cosine: _At, sine: _At, table: int, pairs: int) -> None: ...
     def heads(
         self,
         x: _At,
+        x_apart: int,
         y: _At,
         cosine: _At,
         sine: _At,
@@ -280,17 +282,13 @@ class Program:
     ) -> None: ...
     def attend(
         self,
-        queries: _At,
-        keys: _At,
-        values: _At,
+        stored: list[tuple[_At, int, int]],
+        queries: list[tuple[_At, int, int]],
         out: _At,
-        stores: bool,
         slab_class: int,
-        keys_at: int,
         values_at: int,
         heads: int,
         kv_heads: int,
-        dim: int,
         v_dim: int,
         window: int,
         scale: float,

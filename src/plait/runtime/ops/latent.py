@@ -49,11 +49,11 @@ def latent_attention_reference(
 class PerHead:
     """A product of its own for each head: x [n, heads, in] -> [n, heads, out]. Keeps the contract as `Linear` does."""
 
-    __slots__ = ("_products",)
+    __slots__ = ("products",)
 
     def __init__(self, products: tuple[Linear, ...]) -> None:
-        self._products = products
+        self.products = products
 
     def __call__(self, x: Tensor) -> Tensor:
         heads = x.transpose(0, 1).contiguous()
-        return torch.stack([product(one) for product, one in zip(self._products, heads, strict=True)], 1)
+        return torch.stack([product(one) for product, one in zip(self.products, heads, strict=True)], 1)

@@ -114,18 +114,15 @@ class Attend(Step):
         out = plan.write("y", self.heads * v_dim)
         if self.stores:
             plan.stores(self.held.layer)
+        keys_at, values_at = keys.start * itemsize, values.start * itemsize
         plan.program.attend(
-            queries.at,
-            own.at,
-            v.at,
+            [(own.at, dim, keys_at), (v.at, v_dim, values_at)] if self.stores else [],
+            [(queries.at, dim, keys_at)],
             out.at,
-            self.stores,
             self.held.slab_class,
-            keys.start * itemsize,
-            values.start * itemsize,
+            values_at,
             self.heads,
             keys.heads,
-            dim,
             v_dim,
             0 if self.window is None else self.window,
             self.scale,
@@ -168,6 +165,7 @@ class Attend(Step):
         cosine, sine = plan.turns(self.rope, self.table)
         plan.program.heads(
             x.at,
+            dim,
             y.at,
             cosine.at,
             sine.at,

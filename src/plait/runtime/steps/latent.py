@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from plait.blueprint.spec import Rope
+from plait.runtime.lower import Place
+from plait.runtime.ops.attention_native import STORES
+from plait.runtime.ops.heads import ready_heads
 from plait.runtime.ops.latent import PerHead
-from plait.runtime.ops.rope import RopeTable, rotate
+from plait.runtime.ops.rope import RopeTable
 from plait.runtime.steps.call import Call, Step
 from plait.runtime.steps.rows import Held, attend, store_rows
+
+if TYPE_CHECKING:
+    from plait.runtime._native import Prepared
+    from plait.runtime.lower import Lowering
 
 __all__ = ["AttendLatent"]
 
@@ -45,8 +53,9 @@ class AttendLatent(Step):
     def __call__(self, call: Call) -> None:
         q = call.registers["q"]
         rotation = call.rotation(self.rope, self.table)
-        rotated = rotate(q[..., self.nope_dim :].contiguous(), self.rope, *rotation)
-        rows = (call.registers["l"][:, None], rotate(call.registers["r"][:, None], self.rope, *rotation))
+        rotated = ready_heads(q[..., self.nope_dim :].contiguous(), None, 0.0, self.rope, *rotation)
+        keys = ready_heads(call.registers["r"][:, None], None, 0.0, self.rope, *rotation)
+        rows = (call.registers["l"][:, None], keys)
         queries = (self.fold(q[..., : self.nope_dim]), rotated)
         mixed = torch.empty_like(queries[0])
         chosen = None if self.chosen is None else call.registers[self.chosen]
@@ -67,3 +76,62 @@ class AttendLatent(Step):
         if self.chosen is not None and self.last:
             del call.registers[self.chosen]
         call.registers["y"] = self.unfold(mixed).flatten(1)
+
+    def lower(self, plan: Lowering) -> bool:
+        store = STORES.get(plan.pool.dtype)
+        fold, unfold = (self._prepared(plan, each) for each in (self.fold, self.unfold))
+        if self.chosen is not None or store is None or fold is None or unfold is None:
+            return False
+        latents, keys = self.held.places
+        heads, rank, rope_dim, itemsize = len(fold), latents.dim, keys.dim, plan.pool.dtype.itemsize
+        width = self.nope_dim + rope_dim
+        q, latent, key = (plan.read(name) for name in ("q", "l", "r"))
+        folded, rotated = plan.write("_folded", heads * rank), plan.write("_rotated", heads * rope_dim)
+        own, mixed = plan.write("_own", rope_dim), plan.write("_mixed", heads * rank)
+        plan.program.products(q.at, width, folded.at, fold)
+        turned = Place(q.buffer, q.column + self.nope_dim, None)
+        for x, apart, y, count in ((turned, width, rotated, heads), (key, rope_dim, own, 1)):
+            cosine, sine = plan.turns(self.rope, self.table)
+            plan.program.heads(
+                x.at,
+                apart,
+                y.at,
+                cosine.at,
+                sine.at,
+                0,
+                0.0,
+                self.rope.pairs,
+                self.rope.start,
+                self.rope.distance,
+                self.rope.pairing == "adjacent",
+                count,
+                rope_dim,
+            )
+        plan.stores(self.held.layer)
+        latents_at, keys_at = latents.start * itemsize, keys.start * itemsize
+        plan.program.attend(
+            [(latent.at, rank, latents_at), (own.at, rope_dim, keys_at)],
+            [(folded.at, rank, latents_at), (rotated.at, rope_dim, keys_at)],
+            mixed.at,
+            self.held.slab_class,
+            latents_at,
+            heads,
+            1,
+            rank,
+            0,
+            self.scale,
+            0.0,
+            0,
+            store,
+            self.held.exact,
+        )
+        out = plan.write("y", heads * unfold[0].out)
+        plan.program.products(mixed.at, rank, out.at, unfold)
+        plan.drop("_folded", "_rotated", "_own", "_mixed")
+        return True
+
+    @staticmethod
+    def _prepared(plan: Lowering, each: PerHead) -> list[Prepared] | None:
+        made = [plan.prepared(product) for product in each.products]
+        ready = [product for product in made if product is not None]
+        return ready if len(ready) == len(made) else None

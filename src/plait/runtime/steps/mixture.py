@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from plait.blueprint.spec import Router
-from plait.runtime.ops.activation import NATIVE_ACTIVATIONS, activate, gated
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS, gated
+from plait.runtime.ops.joins import gate_heads
 from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import rms_norm
 from plait.runtime.ops.router import native_routing, route
@@ -134,7 +135,19 @@ class GateRows(Step):
     linear: Linear
 
     def __call__(self, call: Call) -> None:
-        call.registers["y"] = call.registers["y"] * activate("sigmoid", self.linear(call.registers["x"]))
+        y = call.registers["y"]
+        call.registers["y"] = gate_heads(y[:, None], self.linear(call.registers["x"]), "sigmoid", None)
+
+    def lower(self, plan: Lowering) -> bool:
+        width, product = plan.width_of("y"), plan.prepared(self.linear)
+        if width is None or product is None:
+            return False
+        x, y, gate = plan.read("x"), plan.read("y"), plan.write("_gate", 1)
+        plan.program.product(x.at, gate.at, product)
+        out, number = plan.write("y", width), NATIVE_ACTIVATIONS["sigmoid"]
+        plan.program.gate(y.at, gate.at, out.at, number, True, False, 0, 0.0, 1, width)
+        plan.drop("_gate")
+        return True
 
 
 @dataclass(frozen=True, slots=True)

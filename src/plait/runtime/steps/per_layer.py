@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from plait.runtime.ops.activation import activate
+from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
+from plait.runtime.ops.joins import gate_heads
 from plait.runtime.ops.linear import Linear
 from plait.runtime.ops.norm import rms_norm
 from plait.runtime.packed import Packed
@@ -79,8 +80,27 @@ class AddInput(Step):
         streams[1:] += self._of(x if self.factor is None else x * self.factor, call)
 
     def _of(self, x: Tensor, call: Call) -> Tensor:
-        gated = activate(self.activation, self.gate(x)) * call.registers["inputs"][:, self.layer]
+        own = call.registers["inputs"][:, self.layer, None]
+        gated = gate_heads(own, self.gate(x), self.activation, None)
         return rms_norm(self.projection(gated), self.weight, self.eps)
+
+    def lower(self, plan: Lowering) -> bool:
+        gate, projection, hidden = plan.prepared(self.gate), plan.prepared(self.projection), plan.width_of("h")
+        if gate is None or projection is None or hidden is None:
+            return False
+        if self.active is not None or self.activation not in NATIVE_ACTIVATIONS:
+            return False
+        h, dim = plan.read("h"), gate.out
+        own = plan.read("inputs").part(self.layer * dim, dim)
+        gates, inner = plan.write("_gate", dim), plan.write("_inner", dim)
+        plan.program.product(h.at, gates.at, gate)
+        plan.program.gate(own.at, gates.at, inner.at, NATIVE_ACTIVATIONS[self.activation], False, False, 0, 0.0, 1, dim)
+        made, normed = plan.write("_made", hidden), plan.write("_joins", hidden)
+        plan.program.product(inner.at, made.at, projection)
+        plan.program.norm(made.at, normed.at, plan.address(self.weight), self.eps, 1, hidden)
+        plan.program.add(h.at, normed.at, hidden)
+        plan.drop("_gate", "_inner", "_made", "_joins")
+        return True
 
 
 @dataclass(frozen=True, slots=True)

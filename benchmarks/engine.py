@@ -8,7 +8,8 @@ load      while so many sequences decode, new prompts arrive one after the other
 lookup    a file of source code is written out again: tokens per second with and without drafts from the prompt, in
           turns; both texts must be equal
 choosing  milliseconds to choose a token from the model's own logits, by several settings, beside the reference, which
-          takes the whole row in float64; medians over the positions of a text
+          takes the whole row in float64 (its candidates alone; ours with the draw and the log probability); medians
+          over the positions of a text
 """
 
 from __future__ import annotations

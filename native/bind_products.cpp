@@ -1,6 +1,10 @@
 // Products with packed weights.
 #include <nanobind/stl/shared_ptr.h>
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
 #include "module.hpp"
 #include "pack.hpp"
 #include "prepared.hpp"
@@ -11,6 +15,14 @@ namespace {
 
 // Elements of a weight that several threads are not worth.
 constexpr long SMALL = 1 << 18;
+
+long threads() {
+#if defined(_OPENMP)
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
 
 // A weight of the float forms.
 template <class Weight>
@@ -40,8 +52,9 @@ struct Dense : Prepared {
         kernel(p);
     }
 
-    // Small products, of heads, are shared among threads whole.
+    // Small products, of heads, are shared among threads whole, where there is one for each.
     bool run_each(const std::vector<const Prepared*>& all, const float* x, long x_stride, float* y) const override {
+        if (long(all.size()) < threads()) return false;
         for (const Prepared* one : all)
             if (dynamic_cast<const Dense*>(one) == nullptr || one->out != out || in * out > SMALL) return false;
 #pragma omp parallel for schedule(static)

@@ -66,6 +66,9 @@ long largest(const Native& native, Address row_at, long n, long count, Address o
     return long(found.size());
 }
 
+// Numbers that are sorted at once.
+constexpr long FEW = 64;
+
 struct Scored {
     double score;
     long token;
@@ -91,14 +94,25 @@ struct Scores {
         long bucket = 0;
         while (bucket + 1 < BUCKETS && before + sums[bucket] < goal) before += sums[bucket++];
         std::vector<Scored> found = members(bucket);
-        std::sort(found.begin(), found.end(), [](const Scored& a, const Scored& b) {
+        auto first = found.begin(), stop = found.end();
+        auto likelier = [](const Scored& a, const Scored& b) {
             return a.score > b.score || (a.score == b.score && a.token < b.token);
-        });
+        };
+        // The half in which the goal is reached, as long as there are many: flat rows have all in one bucket.
+        while (stop - first > FEW) {
+            auto middle = first + (stop - first) / 2;
+            std::nth_element(first, middle, stop, likelier);
+            double half = before;
+            for (auto s = first; s < middle; ++s) half += weight(s->score);
+            if (half >= goal) stop = middle;
+            else before = half, first = middle;
+        }
+        std::sort(first, stop, likelier);
         // Rounding may leave the goal just beyond all that are kept.
         Scored last{row.peak, row.n};
-        for (const Scored& s : found) {
-            last = s;
-            if ((before += weight(s.score)) >= goal) break;
+        for (; first < stop; ++first) {
+            last = *first;
+            if ((before += weight(first->score)) >= goal) break;
         }
         return last;
     }
@@ -109,7 +123,7 @@ struct Scores {
         double slack = 1e-6 * (row.temperature + std::fabs(top)), lowest = top - row.temperature / BUCKETS_EACH - slack;
         if (bucket == BUCKETS - 1) lowest = -INFINITY;
         std::unique_ptr<std::int64_t[]> tokens(new std::int64_t[row.n]);
-        long count = kernels.between(row.row, row.n, lowest, top + slack, row.n, tokens.get());
+        long count = kernels.between(row.row, row.n, lowest, top + slack, tokens.get());
         std::vector<Scored> found;
         for (long i = 0; i < count; ++i)
             if (double score = row.row[tokens[i]]; bucket_of(row, score) == bucket) found.push_back({score, tokens[i]});

@@ -57,7 +57,7 @@ static void meet_strips(const plait::BlockProduct& p, const Planes& planes, cons
 template <class Work>
 static void blocks_by_strips(const plait::BlockProduct& p, long height, Laid laid, long together, const Work& work) {
     // Where there is more to compute than for two rows no processor foresees enough by itself.
-    Planes planes(p.rows, p.in, height, p.planes, laid, p.asks || p.rows > 2);
+    Planes planes(p.rows, p.in, height, p.planes, laid, p.asks || (p.rows > 2 && !p.own_rows));
     // Of one strip panels pass by; for several they are kept in the cache.
     bool one = planes.strips == 1 || p.own_rows;
     if (p.own_rows) together = 1;

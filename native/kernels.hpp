@@ -185,12 +185,12 @@ struct Kernels {
     double (*sum_exp)(const float* row, long n, float peak);
     // most[16 g + lane] = the largest of x[16 t + lane], t in [g depth, (g + 1) depth); n a multiple of 16 depth
     void (*maxima)(const float* row, long n, long depth, float* most);
-    // Of each SUMMED numbers the weights of those together that are kept
+    // The sum of the weights that are kept, of each SUMMED numbers
     void (*masses)(const Tempered&, const Kept&, double* to);
-    // Of each bucket the weights together
+    // The sum of each bucket's weights
     void (*bucket_masses)(const Tempered&, double* to);
-    // Indices of numbers in [lowest, highest], ascending, at most `room`; how many there are
-    long (*between)(const float* row, long n, double lowest, double highest, long room, std::int64_t* to);
+    // Indices of numbers in [lowest, highest], ascending, to `to`, which has room for n; how many there are
+    long (*between)(const float* row, long n, double lowest, double highest, std::int64_t* to);
 };
 
 extern const Kernels portable_kernels;

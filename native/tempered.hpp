@@ -60,16 +60,15 @@ static void bucket_masses(const plait::Tempered& t, double* to) {
     }
 }
 
-// Indices of numbers in [lowest, highest], ascending, at most `room`; how many there are.
-static long between(const float* row, long n, double lowest, double highest, long room, std::int64_t* to) {
+// Indices of numbers in [lowest, highest], ascending; how many there are.
+static long between(const float* row, long n, double lowest, double highest, std::int64_t* to) {
     long found = 0;
     for (long low = 0; low < n; low += WEIGHED) {
         long stop = smaller(low + WEIGHED, n);
-        std::int32_t count = 0;
-        for (long i = low; i < stop; ++i) count += (row[i] >= lowest) & (row[i] <= highest);
-        for (long i = low; count > 0 && found + count <= room && i < stop; ++i)
-            if (row[i] >= lowest && row[i] <= highest) to[found++] = i, --count;
-        found += count;
+        std::int32_t any = 0;
+        for (long i = low; i < stop; ++i) any |= (row[i] >= lowest) & (row[i] <= highest);
+        for (long i = low; any != 0 && i < stop; ++i)
+            if (row[i] >= lowest && row[i] <= highest) to[found++] = i;
     }
     return found;
 }

@@ -2,7 +2,6 @@
 // compiled for none, with the same bits.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "kernels.hpp"
@@ -29,7 +28,7 @@ namespace {
     p = p * r + 0.5;
     p = p * r + 1.0;
     p = p * r + 1.0;
-    double scaled = std::bit_cast<double>(std::bit_cast<std::uint64_t>(p) + (std::bit_cast<std::uint64_t>(shifted) << 52));
+    double scaled = __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, p) + (__builtin_bit_cast(std::uint64_t, shifted) << 52));
     return d < -700.0 ? 0.0 : scaled;
 }
 

@@ -13,6 +13,7 @@ import plait
 from plait.blueprint.spec import Router
 from plait.runtime import kernels
 from plait.runtime.lower import NativePart
+from plait.runtime.ops import linear
 from plait.runtime.ops.activation import NATIVE_ACTIVATIONS
 from plait.runtime.ops.linear_blocks import Blocks
 from plait.runtime.ops.router import native_route, native_routing, route_reference
@@ -145,3 +146,38 @@ def test_a_row_alone_has_the_bits_it_has_in_company(level, bits, gate, up):
         alone = [_mixed(native, experts, *row, hidden + 5) for row in rows]
         assert torch.equal(torch.cat(alone), together)
         assert not together.isnan().any()
+
+
+def _each(native, products, x, apart):
+    """What a program makes of products i of columns [i apart, i apart + in) of x, outputs end to end."""
+    from plait.runtime._native import Ragged
+
+    program, call = native.program(), Ragged()
+    program.products((0, 0), apart, (1, 0), products)
+    y = torch.full((len(x), sum(product.out for product in products)), torch.nan)
+    call.add_part(0, len(x))
+    assert program.run(call, len(x), [(t.data_ptr(), t.stride(0)) for t in (x, y)], []) == -1
+    return y
+
+
+@pytest.mark.parametrize("level", kernels.levels())
+@pytest.mark.parametrize("kind", [*FORMATS, "f32"])
+@pytest.mark.parametrize("heads", [1, 2, 7])
+def test_products_of_heads_are_those_of_each(level, kind, heads):
+    """Of one row all are one call, of several each is its own."""
+    from plait.runtime._native import Native
+
+    native, width, out, apart = Native(level), 256, 37, 300
+    if kind == "f32":
+        generator = torch.Generator().manual_seed(1)
+        weights = [torch.randn(out, width, generator=generator) for _ in range(heads)]
+        made = [linear.Native(native, weight) for weight in weights]
+    else:
+        made = [Blocks(native, [packed_weight(kind, out, width, seed)], bits=16) for seed in range(heads)]
+    x = torch.randn(3, heads * apart, generator=torch.Generator().manual_seed(2))
+    x[0, 5] = 400.0
+    products = [one.prepared(None) for one in made]
+    many = _each(native, products, x, apart)
+    expected = [one(x[:, i * apart : i * apart + width].contiguous()) for i, one in enumerate(made)]
+    assert torch.equal(many, torch.cat(expected, 1))
+    assert torch.equal(torch.cat([_each(native, products, row, apart) for row in x.split(1)]), many)

@@ -156,14 +156,24 @@ def test_bits_do_not_depend_on_the_number_of_threads():
     top_p=st.sampled_from([1.0, 0.999999, 0.95, 0.5, 1e-9, 0.0]),
     min_p=st.sampled_from([0.0, 1e-7, 0.2, 1.0]),
     penalty=st.sampled_from([1.0, 1.3, 0.6]),
+    presence=st.sampled_from([0.0, 0.5, -1.0]),
+    frequency=st.sampled_from([0.0, 0.2]),
+    likeliest=st.booleans(),
     seen=st.lists(st.integers(0, 40_000), max_size=40),
     fraction=st.floats(0.0, 1.0, exclude_max=True),
 )
 def test_any_token_of_a_row_is_chosen_as_by_the_reference(
-    level, row, temperature, top_p, min_p, penalty, seen, fraction
+    level, row, temperature, top_p, min_p, penalty, presence, frequency, likeliest, seen, fraction
 ):
-    sampling = Sampling(temperature=temperature, top_p=top_p, min_p=min_p, repetition_penalty=penalty)
-    counts = {token % len(row): 1 for token in seen} | {int(row.argmax()): 2}
+    sampling = Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=penalty,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+    )
+    counts = {token % len(row): 1 for token in seen} | ({int(row.argmax()): 2} if likeliest else {})
     left = reference.candidates(row.double().numpy(), sampling, counts)
     found = chosen_of_all(NativeRow.read(_native(level), row), sampling, counts, fraction)
     reached = np.cumsum(left.weights)
@@ -185,12 +195,19 @@ def test_few_and_short_rows_are_left_to_others(level):
         (long, Sampling(temperature=0.0, repetition_penalty=2.0)),
     ):
         assert chosen_of_all(NativeRow.read(native, row), sampling, {1: 1}, 0.5) is None
-    # All tokens generated before, or a penalty that makes one infinite: the reference refuses or takes them.
-    everything, strong = dict.fromkeys(range(5000), 1), torch.full((5000,), 3e38)
+    # A penalty that makes a score infinite: the reference refuses it.
+    strong = NativeRow.read(native, torch.full((5000,), 3e38))
+    weak = Sampling(temperature=1.0, frequency_penalty=-2.0)
+    assert chosen_of_all(strong, weak, {3: 2**62}, 0.5) is not None
+    row = torch.full((5000,), -math.inf)
+    row[3] = -3e38
+    gone = Sampling(temperature=1.0, repetition_penalty=REPETITION[1])
+    assert chosen_of_all(NativeRow.read(native, row), gone, {3: 1}, 0.5) == 3
+    # All tokens were generated before.
     repeated = Sampling(temperature=1.0, repetition_penalty=1.5)
-    assert chosen_of_all(NativeRow.read(native, long), repeated, everything, 0.5) is None
+    assert chosen_of_all(NativeRow.read(native, long), repeated, dict.fromkeys(range(5000), 1), 0.5) is not None
     with pytest.raises(PlaitError, match="counts of generated tokens"):
-        chosen_of_all(NativeRow.read(native, strong), repeated, {5000: 1}, 0.5)
+        chosen_of_all(strong, repeated, {5000: 1}, 0.5)
 
 
 def test_levels_choose_alike():

@@ -128,8 +128,9 @@ def test_scratch_is_in_the_memory_plan(engines, name):
 
 @pytest.mark.parametrize("kv", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_other_types_have_the_bits_of_their_steps(kv, dtype, tmp_path):
-    model = plait.load(tiny.save("gemma3", tmp_path), dtype=dtype, kv_dtype=kv, cache=0).model
+@pytest.mark.parametrize("name", ["gemma3", "deepseek_v3", "gemma4_e2b", "qwen3_next"])
+def test_other_types_have_the_bits_of_their_steps(name, kv, dtype, tmp_path):
+    model = plait.load(tiny.save(name, tmp_path), dtype=dtype, kv_dtype=kv, cache=0).model
     expected = _without_programs(model, lambda: _company(model))
     assert all(torch.equal(a, b) for a, b in zip(_company(model), expected, strict=True))
 

@@ -79,12 +79,9 @@ class NativeRow:
         found = self._kernels.largest(self._row.data_ptr(), len(self.values), len(out), out.ctypes.data)
         return out[:found]
 
-    def alike(self, row: NDArray[np.float32]) -> NativeRow | None:
-        """Another row, read by the same kernels."""
-        return NativeRow.read(self._kernels, torch.from_numpy(row))
-
     def choose(
         self,
+        values: NDArray[np.float32],
         tokens: NDArray[np.int64],
         scores: NDArray[np.float64],
         peak: float,
@@ -93,12 +90,12 @@ class NativeRow:
     ) -> int:
         """The token that `fraction` of the weights e^((score - peak) / temperature) leads to, in the order of tokens.
 
-        tokens  [n] ascending, where the row has -inf and `scores` [n] holds instead; peak: of all scores
+        values  [vocabulary], side by side: the row, or what penalties leave of it
+        tokens  [n] ascending, where `values` has -inf and `scores` [n] holds instead; peak: of all scores
         """
-        tokens, scores = np.ascontiguousarray(tokens), np.ascontiguousarray(scores)
         return self._kernels.choose(
-            self._row.data_ptr(),
-            len(self.values),
+            values.ctypes.data,
+            len(values),
             peak,
             sampling.temperature,
             tokens.ctypes.data,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
 import threading
@@ -301,3 +302,18 @@ def test_the_end_comes_with_the_last_event():
     assert channel.ended
     with pytest.raises(PlaitError, match="no more"):
         channel.take()
+
+
+@pytest.mark.parametrize("wait", [Channel.take, Channel.wait])
+def test_a_signal_that_wakes_nobody_is_noticed(wait):
+    """One that comes just before a reader falls asleep leaves it asleep; so does one that is only marked."""
+    channel = Channel("a", lambda: None, stepwise=False)
+    rescue = threading.Timer(20, channel.fail, [RuntimeError("not noticed")])
+    rescue.start()
+    threading.Timer(0.2, _thread.interrupt_main).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait(channel)
+    finally:
+        rescue.cancel()
+    assert not channel.ended

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from time import monotonic
+from typing import Final
 
 from plait.engine.events import Event, Result
 
 __all__ = ["Channel", "Ticket"]
+
+# Seconds a reader sleeps at most: a signal that comes just as it falls asleep does not wake it, and is noticed then.
+_NAP: Final = 0.5
 
 
 class Channel:
@@ -109,7 +114,7 @@ class Channel:
         self._ask()
         with self._changed:
             while not (self._events or self.ended):
-                self._changed.wait()
+                self._changed.wait(_NAP)
             return self._next()
 
     async def take_async(self) -> Event | None:
@@ -138,9 +143,13 @@ class Channel:
 
     def wait(self, timeout: float | None = None) -> None:
         """Until the request has ended. TimeoutError."""
+        until = math.inf if timeout is None else monotonic() + timeout
         with self._changed:
-            if not self._changed.wait_for(lambda: self.ended, timeout):
-                raise TimeoutError(f"request {self.id} has not ended within {timeout} s")
+            while not self.ended:
+                left = until - monotonic()
+                if left <= 0.0:
+                    raise TimeoutError(f"request {self.id} has not ended within {timeout} s")
+                self._changed.wait(min(left, _NAP))
 
     def outcome(self) -> Result:
         """The result of a request that has ended. PlaitError: it failed."""

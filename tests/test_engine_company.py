@@ -155,7 +155,7 @@ def _prompt(first, length):
 
 def test_a_long_prompt_and_a_decoding_sequence_go_on_together(steps):
     engine, seen = steps
-    reader = iter(engine.submit(_prompt(10, 4), max_tokens=60, ignore_eos=True))
+    reader = iter(engine.submit(_prompt(10, 4), max_tokens=400, ignore_eos=True))
     while not isinstance(next(reader), Token):
         pass
     engine.submit(_prompt(11, 900), max_tokens=1, ignore_eos=True).result(60)

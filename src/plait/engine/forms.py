@@ -15,7 +15,7 @@ from plait.runtime.kernels import built, levels, native, watching
 
 __all__ = ["KernelReport", "kernel_report"]
 
-_VOCABULARY = 2048
+_VOCABULARY = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,11 @@ def kernel_report(source: Source, numbers: Numbers) -> KernelReport:
 def _choices() -> list[StepForm]:
     """How a token is chosen."""
     logits = torch.linspace(-4.0, 4.0, _VOCABULARY)
-    ways = {"greedy choice": Sampling(), "sampling": Sampling(temperature=1.0, top_k=40, top_p=0.9, seed=0)}
+    ways = {
+        "greedy choice": Sampling(),
+        "sampling": Sampling(temperature=1.0, top_k=40, top_p=0.9, seed=0),
+        "sampling without top-k": Sampling(temperature=1.0, top_p=0.9, seed=0),
+    }
     made = []
     for name, sampling in ways.items():
         with watching() as called:

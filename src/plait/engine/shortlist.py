@@ -111,6 +111,9 @@ class NativeRow:
 
         They are the best of the tokens that no penalty changes, and all that one does.
         """
+        by_weight = not sampling.greedy and sampling.top_k is None
+        if by_weight and (sampling.min_p == 0.0 or sampling.top_p < 1.0):
+            return None
         seen = [token for token, count in counts.items() if count > 0] if sampling.penalised else []
         if sampling.greedy and not seen:
             return np.array([self.index])
@@ -118,9 +121,7 @@ class NativeRow:
         few = self.few(wanted + len(seen))
         if few is None:
             return None
-        if not sampling.greedy and sampling.top_k is None:
-            if sampling.min_p == 0.0 or sampling.top_p < 1.0:
-                return None
+        if by_weight:
             # The real peak, penalised tokens among them, is no lower, and neither is what min-p asks for.
             others = self.values[np.setdiff1d(few, seen)]
             peak = float(others.max()) if len(others) else -math.inf

@@ -199,6 +199,40 @@ class Lowering:
             self.program.turns(found[0].at, found[1].at, number, rope.pairs)
         return found
 
+    def turn(
+        self,
+        x: Place,
+        apart: int,
+        y: Place,
+        rope: Rope,
+        table: RopeTable,
+        heads: int,
+        dim: int,
+        weight: Tensor | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        """y [rows, heads, dim] = heads of x, `apart` columns from each other, turned.
+
+        weight  [heads, dim] of a norm before that, None: there is none
+        """
+        cosine, sine = self.turns(rope, table)
+        adjacent = rope.pairing == "adjacent"
+        self.program.heads(
+            x.at,
+            apart,
+            y.at,
+            cosine.at,
+            sine.at,
+            self.address(weight),
+            eps,
+            rope.pairs,
+            rope.start,
+            rope.distance,
+            adjacent,
+            heads,
+            dim,
+        )
+
     def value_at(self, value_class: int, layer: int) -> int:
         """Bytes from the beginning of a class's value to a layer's."""
         return self.pool.values[value_class].places[layer][0][0] * self.pool.value_dtype.itemsize

@@ -162,22 +162,8 @@ class Attend(Step):
         """y = heads of x, normalised where there are norms, and turned."""
         if self.rope is None or self.table is None:
             return
-        cosine, sine = plan.turns(self.rope, self.table)
-        plan.program.heads(
-            x.at,
-            dim,
-            y.at,
-            cosine.at,
-            sine.at,
-            0 if norms is None else plan.address(norms.weight),
-            0.0 if norms is None else norms.eps,
-            self.rope.pairs,
-            self.rope.start,
-            self.rope.distance,
-            self.rope.pairing == "adjacent",
-            heads,
-            dim,
-        )
+        weight, eps = (None, 0.0) if norms is None else (norms.weight, norms.eps)
+        plan.turn(x, dim, y, self.rope, self.table, heads, dim, weight, eps)
 
     def _lowered_values(self, plan: Lowering, kv_heads: int, v_dim: int) -> Place:
         v, width = plan.read("v"), kv_heads * v_dim

@@ -90,23 +90,8 @@ class AttendLatent(Step):
         own, mixed = plan.write("_own", rope_dim), plan.write("_mixed", heads * rank)
         plan.program.products(q.at, width, folded.at, fold)
         turned = Place(q.buffer, q.column + self.nope_dim, None)
-        for x, apart, y, count in ((turned, width, rotated, heads), (key, rope_dim, own, 1)):
-            cosine, sine = plan.turns(self.rope, self.table)
-            plan.program.heads(
-                x.at,
-                apart,
-                y.at,
-                cosine.at,
-                sine.at,
-                0,
-                0.0,
-                self.rope.pairs,
-                self.rope.start,
-                self.rope.distance,
-                self.rope.pairing == "adjacent",
-                count,
-                rope_dim,
-            )
+        plan.turn(turned, width, rotated, self.rope, self.table, heads, rope_dim)
+        plan.turn(key, rope_dim, own, self.rope, self.table, 1, rope_dim)
         plan.stores(self.held.layer)
         latents_at, keys_at = latents.start * itemsize, keys.start * itemsize
         plan.program.attend(
